@@ -26,6 +26,9 @@ SERVER: Final = -1
 #: The ``peer`` of what a client moved to or from all its peers together: the server gets no
 #: more, since with one node per client a list of peers is a list of edges.
 ALL_PEERS: Final = -2
+#: The ``peer`` of what all clients of a cohort together moved to or from all their peers, where
+#: sums are masked: ``client`` is the first of them.
+OF_COHORT: Final = -3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class Account:
         purpose: The message or phase: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
             ``predict``, ``exchange``.
         client: Client index at whose end the bytes were counted.
-        peer: Index of the other client, :data:`SERVER`, or :data:`ALL_PEERS`.
+        peer: Index of the other client, :data:`SERVER`, :data:`ALL_PEERS` or
+            :data:`OF_COHORT`.
         direction: ``out`` (left the client) or ``in`` (arrived at it).
     """
 

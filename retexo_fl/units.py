@@ -122,9 +122,12 @@ def format_metric(name: str, value: float | None, *, digits: int = 1) -> str:
 
 
 def lacks_named(lacks: Mapping[int, int | None]) -> str:
-    """Return what clients lack, for one line; None stands for a client that does not answer."""
+    """Return what clients lack, for one line.
+
+    None stands for a client that does not answer, 0 for one that does not tell how many.
+    """
     named = [
-        f"client {client} does not answer" if count is None else f"client {client} lacks {count}"
+        f"client {client} " + ("does not answer" if count is None else f"lacks {count or 'some'}")
         for client, count in list(lacks.items())[:_MOST_NAMED]
     ]
     more = len(lacks) - len(named)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
-from retexo_fl.client.api import FIRST_DIGEST
 from retexo_fl.client.headers import StageExchange
 from retexo_fl.client.vector_carrier import MOST_GRANTS, is_control, most_control_bytes, split_layer
 from retexo_fl.config import RunConfig
@@ -36,6 +35,7 @@ class JobGate:
         plan: What the client and its peers send each other.
         config: Of the run.
         shape: Sizes of the model.
+        first: Returns what names the features (:meth:`.GraphClient.first_digest`).
         clients: How many the partitioning has.
         end_to_end: All layers are one stage; not so in a job that predicts.
     """
@@ -47,6 +47,7 @@ class JobGate:
         config: RunConfig,
         shape: ModelShape,
         *,
+        first: Callable[[], bytes],
         clients: int,
         end_to_end: bool,
     ) -> None:
@@ -58,8 +59,11 @@ class JobGate:
         self._stages = 1 if end_to_end else shape.stages
         self._widths = [shape.exchange_width(stage) for stage in range(self._stages)]
         # What layer 0 reads is made by nothing that is trained, unless by a basis.
-        maps_first = shape.has_basis and not shape.basis_of_sums
-        self._first = None if maps_first else FIRST_DIGEST
+        self._unmade = "a block of layer 0 that no features made"
+        if config.secure_aggregation == "masked":
+            self._unmade += ", or by another configuration or agreement of the owners"
+        self._maps_first = shape.has_basis and not shape.basis_of_sums
+        self._first = first
         #: Vectors that cross inside rounds have this many bytes; 0 where none do.
         inside = end_to_end and config.traits.exchanges_in_rounds and shape.layers > 1
         row_bytes = shape.state_width * (8 if config.dtype == "float64" else 4)
@@ -89,7 +93,7 @@ class JobGate:
 
     def _is_unmade(self, key: BlockKey) -> bool:
         """Return whether a block is of layer 0 and not of the features."""
-        return key.layer == 0 and self._first not in (None, key.weights_digest)
+        return not (key.layer or self._maps_first) and key.weights_digest != self._first()
 
     def forget(self, keys: Iterable[BlockKey]) -> None:
         """Take no more account of blocks that were dropped."""
@@ -132,9 +136,7 @@ class JobGate:
 
     def _admit_stage(self, key: BlockKey, peer: PeerPlan) -> Admission:
         if self._is_unmade(key):
-            raise refused(
-                Reason.PLAN, f"client {key.sender}: a block of layer 0 that no features made"
-            )
+            raise refused(Reason.PLAN, f"client {key.sender}: {self._unmade}")
         self._note(key, _DIGESTS_PER_STAGE)
         header = StageExchange(
             job=self._job,
@@ -148,9 +150,7 @@ class JobGate:
 
     def _admit_inner(self, key: BlockKey, peer: PeerPlan) -> Admission:
         if not self._inner_row_bytes:
-            raise refused(
-                Reason.PLAN, f"client {key.sender}: a block of layer 0 that no features made"
-            )
+            raise refused(Reason.PLAN, f"client {key.sender}: {self._unmade}")
         self._note(key, self._most_inner)
         vectors = max(peer.send.count, peer.receive.count)
         return Admission(header=None, max_bytes=_most_bytes(vectors, self._inner_row_bytes))

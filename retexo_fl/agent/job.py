@@ -36,7 +36,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.edge_fit import note_unused_edges
-from retexo_fl.client.end_to_end_client import EndToEndClient
+from retexo_fl.client.end_to_end_client import AnyAnswer, EndToEndClient
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
@@ -149,12 +149,14 @@ class AgentJob:
         )
         note_unused_edges(config.model, [partition])
         self.client.watch_exchanges(self._enter_block)
+        self.client.count_exchanges(self.book.exchanged)
         self._datagrams = self._open_port(carrier, folders.store)
         self._gate = JobGate(
             name,
             self.client.plan,
             config,
             self.client.shape,
+            first=self.client.first_digest,
             clients=partition.num_clients,
             end_to_end=self._end_to_end,
         )
@@ -235,24 +237,22 @@ class AgentJob:
         return answer
 
     def _publish(self, request: PublishRequest) -> PublishAnswer:
-        answer = self.client.publish(request)
-        if answer.lacks_weights:
-            return answer
-        self.book.write()
-        ticket = request.ticket
-        self._sent = (ticket.stage, ticket.weights_digest)
-        return replace(answer, traffic=self.book.exchanged(ticket.attempt, ticket.stage, way="out"))
+        answer = self.client.ask(request)
+        if not answer.lacks_weights:
+            self.book.write()
+            self._sent = (request.ticket.stage, request.ticket.weights_digest)
+        return answer
 
     def collect(self, request: CollectRequest) -> CollectAnswer:
         """Say what has arrived, without waiting."""
         ticket = request.ticket
-        answer = self.client.collect(replace(request, wait_s=0.0))
         if self._sent != (ticket.stage, ticket.weights_digest):
             # An earlier process published; whether that outlived its end is not known.
             self.client.send_again(ticket)
             self._sent = (ticket.stage, ticket.weights_digest)
+        answer = self.client.collect(replace(request, wait_s=0.0))
         self.book.write()
-        return replace(answer, traffic=self.book.exchanged(ticket.attempt, ticket.stage, way="in"))
+        return answer
 
     # ---- rounds that exchange -----------------------------------------------------------------
 
@@ -270,6 +270,13 @@ class AgentJob:
         """Begin an evaluation."""
         assert isinstance(self.client, EndToEndClient)
         return self._runner(request, self.client.evaluate_steps(request))
+
+    def finished(
+        self, request: TrainRequest | EvaluateRequest, runner: RoundRunner[AnyAnswer]
+    ) -> AnyAnswer:
+        """Return a round's answer, with what crossed for it."""
+        assert isinstance(self.client, EndToEndClient)
+        return self.client.finished(request, runner.answer, runner.moved)
 
     def end_round(self) -> None:
         """Put the account of peers on disk, if that was not done recently."""

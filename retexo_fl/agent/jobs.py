@@ -102,6 +102,8 @@ class AgentJobs:
         self.questions = questions
         self._carrier = carrier
         self._signer = signer
+        #: Whether sums of a job were masked since this process began.
+        self.had_masked = False
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
@@ -286,6 +288,7 @@ class AgentJobs:
             )
         if admitted.secure_aggregation == "masked" and self._signer is not None:
             check_promise(self._signer.brings(), admitted, self._partition)
+        self.had_masked |= admitted.secure_aggregation == "masked"
         job = AgentJob(
             name,
             admitted,

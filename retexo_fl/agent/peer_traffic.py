@@ -8,15 +8,12 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
-from typing import Final
 
-from retexo_fl.client.api import Traffic
+from retexo_fl.client.api import PeerTraffic, Ticket, Traffic
+from retexo_fl.client.moved import EXCHANGE
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 from retexo_fl.ledger import Account, TrafficLedger
-
-#: The purpose of an exchange before a stage.
-EXCHANGE: Final = "exchange"
 
 
 class PeerTrafficBook:
@@ -66,13 +63,17 @@ class PeerTrafficBook:
             )
             self.ledger.add(account, volume)
 
-    def exchanged(self, attempt: int, layer: int, *, way: str) -> Traffic:
-        """Return what went to (``out``) or came from (``in``) all peers in a stage's exchange."""
-        wanted = {"attempt": attempt, "layer": layer, "purpose": EXCHANGE, "direction": way}
-        return Traffic(
-            boundary=self.ledger.sum(kind="boundary", **wanted),
-            control=self.ledger.sum(kind="control", **wanted),
+    def exchanged(self, ticket: Ticket) -> PeerTraffic:
+        """Return what went to and came from all peers in the exchange of an attempt's stage."""
+        wanted = {"attempt": ticket.attempt, "layer": ticket.stage, "purpose": EXCHANGE}
+        sent, received = (
+            Traffic(
+                boundary=self.ledger.sum(kind="boundary", direction=way, **wanted),
+                control=self.ledger.sum(kind="control", direction=way, **wanted),
+            )
+            for way in ("out", "in")
         )
+        return PeerTraffic(sent=sent, received=received)
 
     def write(self) -> None:
         """Put everything entered on disk, unless it is there.

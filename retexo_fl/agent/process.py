@@ -29,7 +29,7 @@ from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.agent.service import AgentService, Outcome
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
-from retexo_fl.agent.status import agent_facts, peer_facts
+from retexo_fl.agent.status import agent_facts, peer_facts, without_bytes
 from retexo_fl.agent.transports import own_transports
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
 from retexo_fl.channels.depot import BlockDepot
@@ -286,7 +286,7 @@ class _Agent:
         """Return what `retexo agent status` shows."""
         report = self.network.report()
         flower = None if self.meter is None else self.meter.totals()
-        return {
+        facts = {
             **agent_facts(self.partition, self.jobs, started_at=self.started_at),
             "peers": peer_facts(self.jobs, self.depot.owed(), by_peer(report)),
             "deliveries": self.depot.deliveries(),
@@ -294,6 +294,7 @@ class _Agent:
             "datagrams": None if self.carrier is None else self.carrier.facts(),
             "flower": flower,
         }
+        return without_bytes(facts) if self.jobs.had_masked else facts
 
 
 def _prediction_sets(settings: AgentSettings, client: int) -> PredictionSets | None:

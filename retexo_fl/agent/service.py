@@ -28,7 +28,6 @@ from retexo_fl.client.api import (
     HelloAnswer,
     HelloRequest,
     IntroduceRequest,
-    PeerTraffic,
     PredictedRequest,
     RecipeRequest,
     RelayRequest,
@@ -240,11 +239,7 @@ class AgentService:
     async def _train(self, job: AgentJob, running: _Running, asked: TrainRequest) -> TrainAnswer:
         runner = await self._timed(running, lambda: job.train_runner(asked))
         await self._drive(job, running, runner)
-        return replace(
-            runner.answer,
-            training_traffic=runner.moved.get("train", PeerTraffic()),
-            validation_traffic=runner.moved.get("evaluate", PeerTraffic()),
-        )
+        return await self._timed(running, lambda: job.finished(asked, runner))
 
     async def _evaluate(
         self, job: AgentJob, running: _Running, asked: EvaluateRequest
@@ -253,7 +248,7 @@ class AgentService:
         await self._drive(job, running, runner)
         if asked.last:
             await self._until_taken(job, running, runner)
-        return replace(runner.answer, traffic=runner.moved.get("evaluate", PeerTraffic()))
+        return await self._timed(running, lambda: job.finished(asked, runner))
 
     async def _drive(self, job: AgentJob, running: _Running, runner: RoundRunner[Any]) -> None:
         """Run a round to its end, out of the compute thread while it waits for peers."""

@@ -9,7 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.api.plan_cohorts import cohort_facts
+from retexo_fl.client.api import CollectRequest, EvaluateRequest, TrainRequest
 from retexo_fl.client.masked_answers import sum_lengths
+from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
@@ -70,7 +72,14 @@ def masked_size(
         label_numbers=lengths.label_words or lengths.label_sums,
         metric=Beside.of(lengths.metric, counts=lengths.metric_counts),
         report=Beside.of(lengths.report, counts=lengths.report_counts),
+        moved=(moved_length(CollectRequest), *_moved_in_rounds(config)),
     )
+
+
+def _moved_in_rounds(config: RunConfig) -> tuple[int, int]:
+    if not config.traits.exchanges_in_rounds:
+        return 0, 0
+    return moved_length(TrainRequest), moved_length(EvaluateRequest)
 
 
 def _counts(config: RunConfig, parts: Sequence[GraphPartition]) -> dict[int, dict[str, int]]:

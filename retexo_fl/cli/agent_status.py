@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
@@ -123,8 +123,8 @@ def _meetings(peers: Sequence[Facts]) -> str:
     owing = [peer["owed"] for peer in peers if peer["owed"]["blocks"]]
     if not owing:
         return f"{line}; nothing is owed"
-    blocks, size_bytes = (sum(debt[name] for debt in owing) for name in ("blocks", "bytes"))
-    what = f"{format_counted(blocks, 'block')} ({format_bytes(size_bytes)})"
+    blocks, size_bytes = (_total(debt[name] for debt in owing) for name in ("blocks", "bytes"))
+    what = f"{format_counted(blocks or 0, 'block')} ({format_bytes(size_bytes)})"
     return f"{line}; {what} owed to {format_counted(len(owing), 'peer')}"
 
 
@@ -207,13 +207,20 @@ _REFUSED: Final = ("malformed", "bad_checksum", "foreign")
 
 def _busiest(peer: Facts) -> tuple[int, int]:
     """Put peers first with whom something is open."""
-    return (-peer["owed"]["bytes"] - peer["awaited"]["bytes"], int(peer["client"]))
+    open_bytes = _total(peer[name]["bytes"] for name in ("owed", "awaited")) or 0
+    return (-open_bytes, int(peer["client"]))
 
 
-def _wire(peer: Facts) -> tuple[int, int]:
+def _total(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum; None where one is not told, as of a job whose sums are masked."""
+    known = [*sizes]
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _wire(peer: Facts) -> tuple[int | None, int | None]:
     """Return the bytes both ways, over all channels; of TLS where the wire is not known."""
     sent, received = (
-        sum(
+        _total(
             counters[f"tls_bytes_{way}"] if wire is None else wire
             for counters in peer.get("channels", {}).values()
             for wire in [counters[f"wire_bytes_{way}"]]

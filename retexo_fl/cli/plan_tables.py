@@ -100,7 +100,7 @@ def _shares(facts: Mapping[str, Any]) -> list[str]:
 _MASKED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "updates up": "updates_up",
-        "counts, losses, metrics": "beside",
+        "counts, losses, bytes": "beside",
         "keys": "keys",
         "signatures, if deployed": "signatures",
     }

@@ -11,7 +11,6 @@ from retexo_fl.client.api import (
     MaskedAnswer,
     PublishAnswer,
     Sums,
-    Traffic,
     TrainAnswer,
 )
 from retexo_fl.training.tally import LayerUpdate, Tally
@@ -44,7 +43,7 @@ LACKING_EVALUATE: Final = EvaluateAnswer(examples=0, loss_sum=0.0, correct=0, la
 LACKING_MASKED: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_weights=True)
 #: Of a client that has no masking keys.
 KEYLESS: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_keys=True)
-LACKING_PUBLISH: Final = PublishAnswer(vectors=0, traffic=Traffic(), lacks_weights=True)
+LACKING_PUBLISH: Final = PublishAnswer(lacks_weights=True)
 
 
 def is_lacking(answer: object) -> bool:

@@ -260,18 +260,16 @@ class MaskedAnswer:
         numbers: uint8, packed numbers of the answer's array, masked; may be empty. Of tables one
             long number.
         beside: Packed counts, then numbers of 64 bits, masked.
-        training_traffic: As in :class:`TrainAnswer`; likewise ``validation_traffic``.
-        traffic: As in :class:`EvaluateAnswer`.
-        lacks_weights: As in :class:`TrainAnswer`.
+        moved: Where clients exchange in rounds, what was moved for it (:class:`.Moved`), masked.
+        lacks_weights: As in :class:`TrainAnswer`: it follows from what the server sent before, and
+            from whether this client still has it, not from its data.
         lacks_keys: It has no masking keys of the attempt, because its process began anew; only then
             given, without anything else.
     """
 
     numbers: np.ndarray
     beside: bytes
-    training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
-    validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
-    traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    moved: bytes | None = None
     lacks_weights: bool | None = None
     lacks_keys: bool | None = None
 
@@ -355,7 +353,8 @@ class PublishRequest(Request["PublishAnswer"]):
 
     Attributes:
         ticket: ``weights_digest`` must be :func:`chain_digest` of what follows.
-        previous_digest: Digest of the stage before, 32 bytes; empty for stage 0.
+        previous_digest: Digest of the stage before, 32 bytes; empty for stage 0: what its digest
+            begins with, under masks, a client knows (:func:`.rows_of`).
         weights: (P,) selected weights of the stage before, as they are or as the update codec
             names them; for stage 0 the basis of the features, or None without one.
     """
@@ -370,11 +369,11 @@ class PublishAnswer:
     """Vectors sent, and their bytes as they left; an agent counts the whole attempt.
 
     ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most;
-    ``lacks_weights`` as in :class:`TrainAnswer`.
+    ``lacks_weights`` as in :class:`TrainAnswer`. Where sums are masked nothing else is told.
     """
 
-    vectors: int
-    traffic: Traffic = field(metadata=FLAT)
+    vectors: int = 0
+    traffic: Traffic = field(default_factory=Traffic, metadata=FLAT)
     error_bound: tuple[float, ...] = ()
     lacks_weights: bool | None = None
 
@@ -396,19 +395,21 @@ class CollectRequest(Request["CollectAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectAnswer:
-    """What is there.
+    """What is there; where sums are masked, whether all is.
 
     Attributes:
         complete: Every vector has arrived.
         missing: Vectors that have not.
         missing_peers: How many peers have not sent theirs.
         traffic: Bytes that arrived since the last answer; an agent counts the whole attempt.
+        moved: Of a complete exchange, what it moved (:class:`.Moved`), masked.
     """
 
     complete: bool
-    missing: int
-    missing_peers: int
-    traffic: Traffic = field(metadata=FLAT)
+    missing: int = 0
+    missing_peers: int = 0
+    traffic: Traffic = field(default_factory=Traffic, metadata=FLAT)
+    moved: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -814,7 +815,3 @@ def chain_digest(previous_digest: bytes, weights: np.ndarray | None) -> bytes:
     """
     before = b"retexo rows" + previous_digest
     return hashlib.sha256(before).digest() if weights is None else array_digest(weights, before)
-
-
-#: Names rows that no weights have made: the features.
-FIRST_DIGEST: Final = chain_digest(b"", None)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
 from retexo_fl.channels import Channel
 from retexo_fl.client.answers import (
@@ -24,7 +27,6 @@ from retexo_fl.client.answers import (
     train_answer,
 )
 from retexo_fl.client.api import (
-    FIRST_DIGEST,
     MESSAGE_VERSION,
     Answering,
     AnswerT,
@@ -44,6 +46,7 @@ from retexo_fl.client.api import (
     KeysRequest,
     LabelsAnswer,
     LabelsRequest,
+    PeerTraffic,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
@@ -53,12 +56,14 @@ from retexo_fl.client.api import (
     Traffic,
     TrainAnswer,
     TrainRequest,
+    asks_sums,
     chain_digest,
 )
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.client.masks import ClientMasks, KeySigner
+from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.prediction_files import Table, make_folder, set_folder, write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
@@ -74,9 +79,14 @@ from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.vector_carrier import VectorCarrier
 from retexo_fl.config import RunConfig, config_digest
 from retexo_fl.errors import (
+    AgreementError,
+    ChannelError,
+    CheckpointError,
+    ConfigurationError,
     ExchangeIncomplete,
     LocalProtocolError,
     MaskingKeysLost,
+    ProtocolError,
     SecureAggregationRefused,
     StaleAttempt,
 )
@@ -88,6 +98,7 @@ from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.basis import (
+    Basis,
     BasisForm,
     direction_sums,
     feature_sums,
@@ -104,7 +115,7 @@ from retexo_fl.training.label_facts import (
 )
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.recipe import Recipe
-from retexo_fl.training.ridge import gram_sums
+from retexo_fl.training.ridge import gram_sums, gram_values
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
 from retexo_fl.training.sent_rows import parted_rows, sent_rows
@@ -120,6 +131,18 @@ from retexo_fl.updates import (
     weights_name,
 )
 
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+#: What follows from the questions that were asked, what owners agreed on, what peers sent and the
+#: disk: it may be told under masks, too.
+_TOLD: Final = (
+    *(AgreementError, ChannelError, CheckpointError, ConfigurationError, ExchangeIncomplete),
+    *(ProtocolError, SecureAggregationRefused, StaleAttempt),
+)
+#: Rows that are sent under masks stay below; no codec refuses them.
+_MOST_ROW: Final = 2.0**60
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
@@ -177,6 +200,8 @@ class GraphClient(Answering):
         self._predictions = predictions
         self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         codec = row_codec(config.codec, config.row_bits)
+        self._moved = ExchangeAccount(store)
+        self._exchanged: Callable[[Ticket], PeerTraffic] | None = None
         self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=codec)
         self._shape = ModelShape.of_part(config, partition)
         self._nodes = node_sets(partition)
@@ -194,6 +219,10 @@ class GraphClient(Answering):
     def shape(self) -> ModelShape:
         """Sizes of the model that it trains."""
         return self._shape
+
+    def count_exchanges(self, exchanged: Callable[[Ticket], PeerTraffic]) -> None:
+        """Tell what an attempt has moved before a stage by an account that outlives the process."""
+        self._exchanged = exchanged
 
     def watch_exchanges(self, watch: WatchBlocks) -> None:
         """Call ``watch`` with every block of an exchange that was sent or has arrived."""
@@ -213,6 +242,40 @@ class GraphClient(Answering):
     def use_datagrams(self, datagrams: VectorCarrier) -> None:
         """Exchange with the peers that they reach by datagrams."""
         self._mailbox.datagrams = datagrams
+
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """See :class:`~retexo_fl.client.api.ClientApi`.
+
+        Raises:
+            SecureAggregationRefused: As :meth:`_sealed`.
+        """
+        is_sealed = asks_sums(request) or isinstance(request, PublishRequest)
+        try:
+            with self._sealed() if is_sealed else nullcontext():
+                return super().ask(request)
+        except MaskingKeysLost:
+            # It follows from its memory alone, before data is read.
+            lacking: Any = KEYLESS
+            return cast("AnswerT", lacking)
+
+    @contextmanager
+    def _sealed(self) -> Generator[None]:
+        """Have what fails by this client's data be told by one sentence, where sums are masked.
+
+        Raises:
+            SecureAggregationRefused: An answer could not be computed; the owner's log says why.
+        """
+        try:
+            yield
+        except _TOLD:
+            raise
+        except Exception:
+            if self._masks is None:
+                raise
+            logger.exception("client %d: its answer could not be computed", self._partition.client)
+            raise SecureAggregationRefused(
+                "an answer could not be computed; the log of its agent says why"
+            ) from None
 
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -254,15 +317,6 @@ class GraphClient(Answering):
 
     # ---- masked sums ------------------------------------------------------------------------
 
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        try:
-            return super().ask(request)
-        except MaskingKeysLost:
-            # It follows from its memory alone, before data is read.
-            lacking: Any = KEYLESS
-            return cast("AnswerT", lacking)
-
     def end(self, request: EndRequest) -> EndAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
@@ -279,7 +333,9 @@ class GraphClient(Answering):
         # In the clear nobody is told.
         self._held_masks()
         self._admit_to_sum(request.ticket)
-        answer = LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
+        answer = self._computed(
+            lambda: LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
+        )
         return self._answered(request, answer)
 
     def _class_counts(self) -> tuple[int, ...]:
@@ -304,25 +360,48 @@ class GraphClient(Answering):
     def _answered(
         self,
         request: Request[AnswerT],
-        answer: AnswerT,
+        answer: AnswerT | None,
         weights: np.ndarray | None = None,
         size: int = 0,
         beside: np.ndarray = NOTHING,
+        *,
+        cut: int = 0,
     ) -> AnswerT:
         """Return an answer as it leaves: under masks, where sums are masked.
 
         Args:
             request: What was asked.
-            answer: In the clear.
+            answer: In the clear; None if :meth:`_computed` returned that.
             weights: What it was computed with, decoded.
             size: How many values its array has.
             beside: Of an update under masks, the whole numbers beside it.
+            cut: Of an update under masks, how many values were not finite.
         """
         if self._masks is None:
+            assert answer is not None
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
-        hidden: Any = self._masks.hide(request, answer, weights, lengths, beside)
+        hidden: Any = self._masks.hide(request, answer, weights, lengths, beside, cut=cut)
         return cast("AnswerT", hidden)
+
+    def _computed(self, compute: Callable[[], Found]) -> Found | None:
+        """Return what an answer is made of; under masks None if that failed.
+
+        What fails follows from this client's data, so the server must not learn whose it was: the
+        answer is zeros, and one more value that was cut. Its owner's log says what failed.
+
+        Raises:
+            RetexoError: What follows from the questions and the exchange alone.
+        """
+        try:
+            return compute()
+        except _TOLD:
+            raise
+        except Exception:
+            if self._masks is None:
+                raise
+            logger.exception("client %d: its answer could not be computed", self._partition.client)
+            return None
 
     def _lacking(self, answer: AnswerT) -> AnswerT:
         """Return the answer of a client that lacks weights."""
@@ -338,26 +417,46 @@ class GraphClient(Answering):
         self._admit_to_sum(request.ticket)
         if not self._shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
-        train = self._nodes.train
-        # Of train nodes alone: how many those are at least, its owner has a say in.
+        facts: tuple[float, ...] = ()
+        if self._config.task == REGRESSION:
+            facts = self._checked_facts(request.label_facts)
+        known, columns = None, 1
+        if request.weights is not None:
+            known = self._basis_form.decode(request.weights)
+            columns = known.directions.shape[1] or self._shape.classes
+            if columns > self._shape.classes:
+                raise LocalProtocolError(
+                    f"a block has {columns} directions; expected at most {self._shape.classes}, "
+                    "the classes"
+                )
+        found = self._computed(lambda: self._basis_sums(request, known, facts))
+        if self._masks is not None:
+            size = self._shape.features * columns
+            return self._answered(request, found, request.weights, size)
+        assert found is not None
+        key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
+        return replace(found, sums=self._basis_form.encode_sums(found.sums, key))
+
+    def _basis_sums(
+        self, request: BasisRequest, known: Basis | None, facts: tuple[float, ...]
+    ) -> BasisAnswer:
+        """Return sums over train nodes alone: how many those are at least, its owner decides."""
+        train, classes = self._nodes.train, self._shape.classes
         rows = self._basis_rows(request.ticket)[train]
         labels = np.asarray(self._nodes.labels[train])
-        if self._config.task == REGRESSION:
-            mean, scale = self._checked_facts(request.label_facts)
+        if facts:
+            mean, scale = facts
             labels = (labels - mean) / scale
-        if request.weights is None:
-            squares = () if self._masks is None else square_sums(rows, labels, self._shape.classes)
-            return self._basis_answer(request, feature_sums(rows), len(train), squares)
-        known = self._basis_form.decode(request.weights)
-        if known.directions.shape[1] > self._shape.classes:
-            raise LocalProtocolError(
-                f"a block has {known.directions.shape[1]} directions; expected at most "
-                f"{self._shape.classes}, the classes"
-            )
-        if known.directions.shape[1]:
-            return self._basis_answer(request, direction_sums(rows, known), len(train))
-        sums = label_products(rows, known.mean, labels, self._shape.classes)
-        return self._basis_answer(request, sums, len(train))
+        squares: tuple[float, ...] = ()
+        if known is None:
+            sums = feature_sums(rows)
+            if self._masks is not None:
+                squares = square_sums(rows, labels, classes)
+        elif known.directions.shape[1]:
+            sums = direction_sums(rows, known)
+        else:
+            sums = label_products(rows, known.mean, labels, classes)
+        return BasisAnswer(sums=np.ravel(sums), examples=len(train), squares=squares)
 
     def _basis_rows(self, ticket: Ticket) -> Features:
         """Return the (N, F) rows that a basis is of."""
@@ -377,19 +476,6 @@ class GraphClient(Answering):
     def _plain_basis(self) -> BasisForm:
         return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)
 
-    def _basis_answer(
-        self,
-        request: BasisRequest,
-        sums: np.ndarray,
-        examples: int,
-        squares: tuple[float, ...] = (),
-    ) -> BasisAnswer:
-        if self._masks is not None:
-            answer = BasisAnswer(sums=np.ravel(sums), examples=examples, squares=squares)
-            return self._answered(request, answer, request.weights, sums.size)
-        key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
-        return BasisAnswer(sums=self._basis_form.encode_sums(sums, key), examples=examples)
-
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         ticket = request.ticket
@@ -399,20 +485,43 @@ class GraphClient(Answering):
             weights = self._selected(request)
             if weights is None and request.weights is not None:
                 return LACKING_PUBLISH
-            if chain_digest(request.previous_digest, weights) != ticket.weights_digest:
-                raise LocalProtocolError(
-                    f"stage {ticket.stage}: the digest of the weights is not the one in the message"
-                )
+            before = request.previous_digest if ticket.stage else self._begin()
+            self._check_digest(ticket, chain_digest(before, weights))
             rows = self._made_rows(replace(request, weights=weights))
+        elif self._masks is not None and not (ticket.stage or self._shape.has_basis):
+            self._check_digest(ticket, self.first_digest())
         traffic = self._send(ticket, rows)
+        if self._masks is not None:
+            self._count(ticket, PeerTraffic(sent=traffic))
+            return PublishAnswer()
+        traffic = traffic if self._exchanged is None else self._exchanged(ticket).sent
         bound = self._mailbox.error_bound
         return PublishAnswer(vectors=self._plan.num_send, traffic=traffic, error_bound=bound)
+
+    def _check_digest(self, ticket: Ticket, expected: bytes) -> None:
+        if ticket.weights_digest != expected:
+            masked = "" if self._masks is None else ", or this client's configuration or agreement"
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the digest of the weights{masked} is not the one in the "
+                "message"
+            )
+
+    def first_digest(self) -> bytes:
+        """Return the 32 bytes that name rows which no weights have made: the features.
+
+        Raises:
+            AgreementError: As :meth:`.KeySigner.agreement`.
+        """
+        return chain_digest(self._begin(), None)
+
+    def _begin(self) -> bytes:
+        return b"" if self._masks is None else self._masks.rows()
 
     def _can_be_read(self, ticket: Ticket) -> bool:
         """Return whether nothing else is needed to make the input of a stage of its rows."""
         stage, digest = ticket.stage, ticket.weights_digest
         needs = self._shape.crosses_as_inputs(stage) or (
-            self._maps_sums(stage) and digest != FIRST_DIGEST
+            self._maps_sums(stage) and digest != self.first_digest()
         )
         return not needs or self._store.weights(stage, digest) is not None
 
@@ -461,8 +570,22 @@ class GraphClient(Answering):
         return self._kept(ticket, rows)
 
     def _kept(self, ticket: Ticket, rows: Vectors) -> Vectors:
+        if self._masks is not None:
+            rows = self._cut(ticket, rows)
         self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         return rows
+
+    def _cut(self, ticket: Ticket, rows: Vectors) -> Vectors:
+        """Return rows that every codec takes: a refusal would tell whose are not."""
+        values = rows if isinstance(rows, np.ndarray) else rows.data
+        fit = np.abs(values) < _MOST_ROW
+        if fit.all():
+            return rows
+        self._moved.add(ticket, PeerTraffic(), cut=int(np.count_nonzero(~fit)))
+        fitting = np.where(fit, values, values.dtype.type(0))
+        if isinstance(rows, np.ndarray):
+            return fitting
+        return csr_array((fitting, rows.indices, rows.indptr), shape=rows.shape)
 
     def send_again(self, ticket: Ticket) -> None:
         """Hand over the vectors of an exchange once more, if they were made.
@@ -483,7 +606,7 @@ class GraphClient(Answering):
         """Name the exchange of a stage: features cross once, before their basis is known."""
         if not self._maps_sums(ticket.stage):
             return ticket
-        return replace(ticket, weights_digest=FIRST_DIGEST)
+        return replace(ticket, weights_digest=self.first_digest())
 
     def _maps_sums(self, stage: int) -> bool:
         return self._shape.basis_of_sums and not stage
@@ -509,12 +632,28 @@ class GraphClient(Answering):
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
             if self._mailbox.reads_once:
                 self._prepare(ticket)
+        if self._masks is not None:
+            self._count(ticket, PeerTraffic(received=traffic))
+            return CollectAnswer(
+                complete=not missing, moved=None if missing else self._told_exchange(request)
+            )
         return CollectAnswer(
             complete=not missing,
             missing=sum(self._plan.peer(peer).receive.count for peer in missing),
             missing_peers=len(missing),
-            traffic=traffic,
+            traffic=traffic if self._exchanged is None else self._exchanged(ticket).received,
         )
+
+    def _count(self, ticket: Ticket, moved: PeerTraffic) -> None:
+        if self._exchanged is None and moved != PeerTraffic():
+            self._moved.add(ticket, moved)
+
+    def _told_exchange(self, request: CollectRequest) -> bytes | None:
+        """Return what a complete exchange moved, under masks."""
+        ticket, counted = request.ticket, self._exchanged
+        moved, cut = self._moved.told(ticket, None if counted is None else counted(ticket))
+        told = Moved(by_purpose={EXCHANGE: moved}, vectors=self._plan.num_send, cut=cut)
+        return self._held_masks().hide_moved(request, told)
 
     def _prepare(self, ticket: Ticket) -> None:
         """Make what a stage trains on, unless more than its vectors is needed for that."""
@@ -528,18 +667,21 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         ticket = request.ticket
         self._admit_to_sum(ticket)
-        train = self._nodes.train
         if not self._shape.passes_sums or ticket.stage != self._shape.layers - 1:
             raise LocalProtocolError(
                 f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
                 "last stage"
             )
-        rows = read_rows(
-            self._shape, ticket.stage, self._stage_input(ticket.stage, ticket.weights_digest)
-        )
-        sums = gram_sums(rows[train], np.asarray(self._nodes.labels[train]), self._shape.classes)
-        answer = GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
-        return self._answered(request, answer, size=len(sums))
+        inputs = self._stage_input(ticket.stage, ticket.weights_digest)
+        answer = self._computed(lambda: self._gram_sums(ticket.stage, inputs))
+        size = gram_values(self._shape.read_width, self._shape.classes)
+        return self._answered(request, answer, size=size)
+
+    def _gram_sums(self, stage: int, inputs: StageInput) -> GramAnswer:
+        train = self._nodes.train
+        rows = read_rows(self._shape, stage, inputs)[train]
+        sums = gram_sums(rows, np.asarray(self._nodes.labels[train]), self._shape.classes)
+        return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -550,11 +692,13 @@ class GraphClient(Answering):
         if start is None:
             return self._lacking(LACKING_TRAIN)
         weights, correction = start
-        update = trainer.update(
-            weights,
-            round_number=request.ticket.round,
-            dropout=self._config.dropout,
-            correction=correction,
+        update = self._computed(
+            lambda: trainer.update(
+                weights,
+                round_number=request.ticket.round,
+                dropout=self._config.dropout,
+                correction=correction,
+            )
         )
         return self._train_answer(request, update, weights)
 
@@ -566,12 +710,19 @@ class GraphClient(Answering):
         weights = self._weights(request, trainer.num_weights)
         if weights is None:
             return self._lacking(LACKING_EVALUATE)
-        tally = trainer.evaluate(weights, request.nodes)
-        answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
-        answer = self._answered(request, answer, weights)
+        tally = self._computed(lambda: trainer.evaluate(weights, request.nodes))
+        answer = self._judged(request, tally, weights)
         if request.last:
             self._forget()
         return answer
+
+    def _judged(
+        self, request: EvaluateRequest, tally: Tally | None, weights: np.ndarray
+    ) -> EvaluateAnswer:
+        answer = None
+        if tally is not None:
+            answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
+        return self._answered(request, answer, weights)
 
     def _own_figure(self, found: Tally, nodes: str) -> tuple[float, ...]:
         """Return this client's own figure of the test, where the run asks for it."""
@@ -594,11 +745,13 @@ class GraphClient(Answering):
         folder = set_folder(self._predictions, request.set_name)
         if request.set_name:
             make_folder(folder)
-        predictions, answer = self._predicted(trainer, request)
-        if "nodes" not in self._uses:
+        found = self._computed(lambda: self._predicted(trainer, request))
+        predictions, answer = found or (None, None)
+        if answer is not None and "nodes" not in self._uses:
             answer = replace(answer, nodes=0)
         answer = self._answered(request, answer, request.weights)
-        write_predictions(folder, self._partition.client, predictions, request.form)
+        if predictions is not None:
+            write_predictions(folder, self._partition.client, predictions, request.form)
         if self._masks is None:
             self._forget()
         return answer
@@ -729,8 +882,10 @@ class GraphClient(Answering):
         return Schedule(shape=self._shape).initial(stage, seed=self._config.seed, before=before)
 
     def _train_answer(
-        self, request: TrainRequest, update: LayerUpdate, weights: np.ndarray
+        self, request: TrainRequest, update: LayerUpdate | None, weights: np.ndarray
     ) -> TrainAnswer:
+        if update is None:
+            return self._answered(request, None, weights, len(weights))
         ticket = request.ticket
         key = UpdateKey(
             seed=self._config.seed,
@@ -746,7 +901,8 @@ class GraphClient(Answering):
                 update = replace(update, update_sum=np.zeros_like(update.update_sum))
             numbers, beside = self._codec.whole(update.update_sum, key, steps)
             answer = train_answer(update, numbers)
-            return self._answered(request, answer, weights, size, beside)
+            lost = size - int(np.count_nonzero(np.isfinite(update.update_sum)))
+            return self._answered(request, answer, weights, size, beside, cut=lost)
         coded = self._codec.encode_update(update.update_sum, key, steps, update.spans)
         return self._answered(request, train_answer(update, coded), weights, size)
 

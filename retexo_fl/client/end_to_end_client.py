@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from retexo_fl.client.answers import LACKING_EVALUATE, LACKING_TRAIN, evaluate_answer
+from retexo_fl.client.answers import (
+    LACKING_EVALUATE,
+    LACKING_TRAIN,
+    is_lacking,
+)
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
     HelloRequest,
+    PeerTraffic,
     Ticket,
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.client.client import GraphClient
+from retexo_fl.client.client import Found, GraphClient
+from retexo_fl.client.moved import Moved
 from retexo_fl.client.trainers import WholeTrainer
 from retexo_fl.training.boundary_sampling import BoundarySampling
 from retexo_fl.training.end_to_end import EndToEndPlan
 from retexo_fl.training.rounds import Steps, run_alone
+
+AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
 
 
 class EndToEndClient(GraphClient):
@@ -44,45 +54,73 @@ class EndToEndClient(GraphClient):
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""
-        return run_alone(self.train_steps(request))
+        return self.finished(request, run_alone(self.train_steps(request)), {})
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""
-        return run_alone(self.evaluate_steps(request))
+        return self.finished(request, run_alone(self.evaluate_steps(request)), {})
 
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
-        """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
+        """Answer a ``train.layer`` in steps; :meth:`finished` completes what they return."""
         trainer = self._admitted(request)
         start = self._start(request, trainer.num_weights)
         known, correction = (None, None) if start is None else start
         weights = self._computed_with(known, request.ticket)
         if weights is None:
             return self._lacking(LACKING_TRAIN)
-        update = yield from trainer.update_steps(
-            weights,
-            round_number=request.ticket.round,
-            dropout=self._config.dropout,
-            correction=correction,
+        update = yield from self._carried_out(
+            trainer.update_steps(
+                weights,
+                round_number=request.ticket.round,
+                dropout=self._config.dropout,
+                correction=correction,
+            )
         )
         if known is None:
             return self._lacking(LACKING_TRAIN)
         return self._train_answer(request, update, weights)
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
-        """Answer an ``evaluate.layer`` in steps."""
+        """Answer an ``evaluate.layer`` in steps; :meth:`finished` completes what they return."""
         trainer = self._admitted(request)
         known = self._weights(request, trainer.num_weights)
         weights = self._computed_with(known, request.ticket)
         if weights is None:
             return self._lacking(LACKING_EVALUATE)
-        tally = yield from trainer.tally_steps(weights, request.nodes)
+        tally = yield from self._carried_out(trainer.tally_steps(weights, request.nodes))
         if known is None:
             return self._lacking(LACKING_EVALUATE)
-        answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
-        answer = self._answered(request, answer, weights)
-        if request.last:
+        return self._judged(request, tally, weights)
+
+    def _carried_out(self, steps: Steps[Found]) -> Steps[Found | None]:
+        """Carry out steps; as :meth:`_computed` does where no peer waits for the rest of them."""
+        if not self._config.traits.exchanges_in_rounds:
+            return self._computed(lambda: run_alone(steps))
+        with self._sealed():
+            return (yield from steps)
+
+    def finished(
+        self,
+        request: TrainRequest | EvaluateRequest,
+        answer: AnyAnswer,
+        moved: Mapping[str, PeerTraffic],
+    ) -> AnyAnswer:
+        """Return an answer with what crossed for it, by purpose; forget a job that is over."""
+        told: Any = answer
+        if self._masks is None:
+            validating = moved.get("evaluate", PeerTraffic())
+            if isinstance(answer, EvaluateAnswer):
+                told = replace(answer, traffic=validating)
+            else:
+                training = moved.get("train", PeerTraffic())
+                told = replace(told, training_traffic=training, validation_traffic=validating)
+        elif self._config.traits.exchanges_in_rounds:
+            again = self._codec.sends_changes and not self._codec.changed(request.weights)
+            hidden = self._masks.hide_moved(request, Moved(by_purpose=moved), again=again)
+            told = replace(told, moved=hidden)
+        if isinstance(request, EvaluateRequest) and request.last and not is_lacking(answer):
             self._forget()
-        return answer
+        return cast("AnyAnswer", told)
 
     def _computed_with(self, known: np.ndarray | None, ticket: Ticket) -> np.ndarray | None:
         """Return the weights that a message is computed with; None if nothing needs to be.

@@ -62,7 +62,8 @@ class RoundMessage:
         """Return the 32 bytes that name one exchange of the round."""
         ticket = self.ticket
         place = (ticket.job, ticket.attempt, ticket.stage, ticket.round)
-        text = json.dumps([*place, self.message, self.weights_hash.hex(), label, number])
+        made_of = (ticket.weights_digest.hex(), self.weights_hash.hex())
+        text = json.dumps([*place, self.message, *made_of, label, number])
         return hashlib.sha256(b"retexo inner exchange " + text.encode()).digest()
 
 

@@ -4,6 +4,9 @@ The update of a round is whole numbers already (:class:`.MaskedUpdates`). Counts
 as many bits as that of all nodes. Sums of losses, of squares and of metrics that do not count
 become multiples of 2**-20, sums of features multiples of 2**-28, all in 64 bits; sums of products
 are multiples of a step that the request names (:class:`.SharedStep`).
+
+A refusal would tell of one client's data, so no number is refused: what is not finite, not whole or
+too large is cut, and how much was is one of the numbers that are added up.
 """
 
 from __future__ import annotations
@@ -31,9 +34,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import (
     ConfigurationError,
     LocalProtocolError,
-    PluginError,
     RemoteProtocolError,
-    SecureAggregationRefused,
     TrainingDiverged,
 )
 from retexo_fl.graph.labels import REGRESSION
@@ -49,6 +50,7 @@ from retexo_fl.training.label_facts import (
     number_of_digits,
 )
 from retexo_fl.training.metrics import make_metric
+from retexo_fl.units import format_counted
 from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
 
@@ -61,6 +63,8 @@ _COUNT_OF: Final = {
     "metric": "examples",
     "report": "examples",
 }
+#: Values that all clients together may have cut: more than there are.
+_MOST_CUT: Final = 2**40
 #: Sums of all clients in 64 bits stay below this.
 _MOST: Final = 2**62
 
@@ -174,7 +178,8 @@ def form_of(request: Request[Any], lengths: SumLengths, counter: Ring) -> Form:
     return Form(
         ring=ring,
         narrow=narrow,
-        wide=long + wide + beside,
+        # The last one counts what was cut.
+        wide=long + wide + beside + 1,
         long=long,
         counts=sum(part.length for part in parts if part.unit is None),
         counter=counter,
@@ -194,35 +199,35 @@ def numbers_of(
     lengths: SumLengths,
     *,
     terms: int,
-    client: int,
     beside: np.ndarray = NOTHING,
+    cut: int = 0,
 ) -> MaskSums:
     """Return a client's answer as numbers.
 
     Args:
         request: What was asked.
-        answer: Of the question's own class; the update of a round as whole numbers.
+        answer: Of the question's own class; the update of a round as whole numbers. None if it
+            could not be computed: zeros, and 1 that was cut.
         form: Of the numbers.
         lengths: How many there are.
         terms: How many clients' are added at most.
-        client: Its index, for errors.
         beside: Of an update, the whole numbers beside it.
-
-    Raises:
-        TrainingDiverged: A value is not finite, or too large for a sum under masks.
-        SecureAggregationRefused: More nodes were counted than all clients have together.
+        cut: How many values were cut before.
     """
+    if answer is None:
+        nothing = form.zeros()
+        nothing.wide[-1] = 1
+        return nothing
     parts = _parts(request, lengths)
-    wide = _whole(
+    wide, cut_here = _whole(
         [(part, getattr(answer, part.name)) for part in parts if part.unit is not None],
         most=_MOST // terms,
-        client=client,
     )
-    counts = _counts(
+    counts, cut_counts = _counts(
         [(part, getattr(answer, part.name)) for part in parts if part.unit is None],
         most=form.counter.most,
-        client=client,
     )
+    cut += cut_here + cut_counts
     narrow = np.zeros(0, np.int8)
     if long := _long_words(request, lengths):
         words = long_words(number_of_digits(answer.sums), long)
@@ -236,18 +241,35 @@ def numbers_of(
         most = ring.most if ring != WIDE else _MOST // terms
         if isinstance(request, GramRequest):
             most = ring.most // terms
-        narrow = _whole(
-            [(_Part("sums", lengths.update, unit), answer.sums)], most=most, client=client
-        )
+        narrow, cut_here = _whole([(_Part("sums", lengths.update, unit), answer.sums)], most=most)
+        cut += cut_here
+    wide = np.append(wide, cut)
     found = MaskSums.of(form.ring, narrow, wide, counts, form.counter, long=long)
     assert found.form == form, (found.form, form)
     return found
 
 
 def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -> Any:
-    """Return the sum of all answers as one: an answer of the question's own class."""
+    """Return the sum of all answers as one: an answer of the question's own class.
+
+    Raises:
+        TrainingDiverged: Something was cut: what it says is not the clients' sum.
+        RemoteProtocolError: A count is below 0, or none.
+    """
     narrow, wide = total.signed()
-    counts = total.signed_counts()
+    counts, wide, cut = total.signed_counts(), wide[:-1], int(wide[-1])
+    if not 0 <= cut < _MOST_CUT:
+        raise RemoteProtocolError(
+            f"a masked sum has {cut} values that were cut; expected a count: a client added "
+            "numbers of its own choice, or masks were not equal"
+        )
+    if cut:
+        raise TrainingDiverged(
+            f"{question_of(request).message_type}: {format_counted(cut, 'value')} of all clients "
+            "could not be computed, or did not fit a sum under secure-aggregation masked: finite, "
+            "not too large, whole where the metric counts; lower learning-rate, or scale features "
+            "and labels; whose they were is not told, the logs of the clients' agents say more"
+        )
     found: dict[str, Any] = {}
     if total.form.long:
         found["sums"], wide = digits_of(total.long), wide[total.form.long :]
@@ -339,44 +361,23 @@ def _values(fields_of: Sequence[tuple[_Part, Any]]) -> np.ndarray:
     return found
 
 
-def _whole(fields_of: Sequence[tuple[_Part, Any]], *, most: int, client: int) -> np.ndarray:
-    """Return fields as multiples of their units, one after the other."""
+def _whole(fields_of: Sequence[tuple[_Part, Any]], *, most: int) -> tuple[np.ndarray, int]:
+    """Return fields as multiples of their units, one after the other, and how many were cut."""
     found, at = _values(fields_of), 0
     for part, _ in fields_of:
         found[at : at + part.length] /= part.unit
         at += part.length
     np.rint(found, out=found)
-    if (np.abs(found) < most).all():
-        return found.astype(np.int64)
-    at = 0
-    for part, _ in fields_of:
-        assert part.unit is not None
-        if not (np.abs(found[at : at + part.length]) < most).all():
-            raise TrainingDiverged(
-                f"client {client}: {part.name.replace('_', '-')} is not finite, or "
-                f"{most * part.unit:.3g} or more; expected less under secure-aggregation masked: "
-                "lower learning-rate, or scale features and labels"
-            )
-        at += part.length
-    raise AssertionError("one of them is too large")
+    fits = np.abs(found) < most
+    cut = np.nan_to_num(np.clip(found, 1 - most, most - 1))
+    return cut.astype(np.int64), int((~fits).sum())
 
 
-def _counts(fields_of: Sequence[tuple[_Part, Any]], *, most: int, client: int) -> np.ndarray:
-    """Return fields that count, one after the other."""
+def _counts(fields_of: Sequence[tuple[_Part, Any]], *, most: int) -> tuple[np.ndarray, int]:
+    """Return fields that count, one after the other, and how many were cut."""
     values = _values(fields_of)
-    found = values.astype(np.int64)
-    names = ", ".join(part.name.replace("_", "-") for part, _ in fields_of)
-    if (found != values).any():
-        raise PluginError(
-            f"client {client}: of {names}, a sum is no whole number; expected counts, as the "
-            "metric's `counts` says"
-        )
-    if len(wrong := found[(found < 0) | (found > most)]):
-        raise SecureAggregationRefused(
-            f"client {client}: of {names}, one is {int(wrong[0])}; expected "
-            f"counts up to {most}, by what the server says that all clients have together"
-        )
-    return found
+    cut = np.nan_to_num(np.clip(np.rint(values), 0, most))
+    return cut.astype(np.int64), int((cut != values).sum())
 
 
 def _counted(part: _Part, counts: np.ndarray) -> Any:

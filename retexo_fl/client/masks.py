@@ -25,6 +25,7 @@ from retexo_fl.client.masked_answers import (
     told_form,
     told_weights,
 )
+from retexo_fl.client.moved import KEYS_BYTES, Moved
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.masking.agreement import LEAST, Agreement
@@ -38,9 +39,10 @@ from retexo_fl.masking.keys import (
     SecretKeys,
     signed_text,
 )
-from retexo_fl.masking.label import Label, Place
+from retexo_fl.masking.label import Label, Place, rows_of
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
+from retexo_fl.masking.streams import Sums
 from retexo_fl.training.judging import NOTHING
 from retexo_fl.units import clients_named, counted
 
@@ -253,6 +255,14 @@ class ClientMasks:
         """
         return None if self.signer is None else self.signer.agreement().content
 
+    def rows(self) -> bytes:
+        """Return what the names of the job's rows begin with (:func:`.rows_of`).
+
+        Raises:
+            AgreementError: As :meth:`KeySigner.agreement`.
+        """
+        return rows_of(self._config, b"" if self.signer is None else self.signer.agreement().digest)
+
     def hide(
         self,
         request: Request[Any],
@@ -260,15 +270,19 @@ class ClientMasks:
         weights: np.ndarray | None,
         lengths: SumLengths,
         beside: np.ndarray = NOTHING,
+        *,
+        cut: int = 0,
     ) -> MaskedAnswer:
         """Return an answer under masks.
 
         Args:
             request: What was asked.
-            answer: Of the question's own class; an update as whole numbers.
+            answer: Of the question's own class; an update as whole numbers. None if it could not
+                be computed.
             weights: What it was computed with, decoded.
             lengths: How many numbers it has.
             beside: Of an update, the whole numbers beside it.
+            cut: How many values were cut before.
 
         Raises:
             SecureAggregationRefused: Its sum would tell the server more than it may.
@@ -284,14 +298,41 @@ class ClientMasks:
             form,
             lengths,
             terms=self._clients,
-            client=self._client,
             beside=beside,
+            cut=cut,
         )
         sums = known.holder.hide(label, numbers)
         return MaskedAnswer(
             numbers=form.ring.pack(sums.narrow),
             beside=form.counter.pack(sums.counts).tobytes() + sums.wide.tobytes(),
         )
+
+    def hide_moved(
+        self, request: Request[Any], moved: Moved, *, again: bool = False
+    ) -> bytes | None:
+        """Return what was moved for a question under masks.
+
+        Args:
+            request: What was asked.
+            moved: For it.
+            again: A second time, since clients lacked weights.
+
+        Returns:
+            Which keys they are under, then the numbers. None if it has no keys: then its cohort
+            has to get new ones, or is asked for no sums.
+
+        Raises:
+            SecureAggregationRefused: Something else was told at this place.
+        """
+        try:
+            known = self._known(request.ticket)
+        except MaskingKeysLost:
+            return None
+        sums = Sums.of(Ring(2), np.zeros(0, np.int8), moved.numbers(type(request)))
+        purpose = f"{purpose_of(request)} bytes{' again' if again else ''}"
+        form = hashlib.sha256(sums.form.words).digest()
+        label = self._label(known, request, form=form, weights=b"", purpose=purpose)
+        return known.publics.digest[:KEYS_BYTES] + known.holder.hide(label, sums).wide.tobytes()
 
     def hide_long(self, request: Request[Any], number: LongNumber, told: bytes) -> MaskedAnswer:
         """Return a long number under masks.
@@ -313,7 +354,13 @@ class ClientMasks:
     # ---- inside -------------------------------------------------------------------------------
 
     def _label(
-        self, known: _Attempt, request: Request[Any], *, form: bytes, weights: bytes
+        self,
+        known: _Attempt,
+        request: Request[Any],
+        *,
+        form: bytes,
+        weights: bytes,
+        purpose: str | None = None,
     ) -> Label:
         """Return the label of an answer: who is added up is not the server's to say."""
         ticket = request.ticket
@@ -322,7 +369,7 @@ class ClientMasks:
             config=self._config,
             place=Place(
                 attempt=ticket.attempt,
-                purpose=purpose_of(request),
+                purpose=purpose or purpose_of(request),
                 stage=ticket.stage,
                 round=ticket.round,
             ),

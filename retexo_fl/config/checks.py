@@ -227,6 +227,11 @@ def _check_masked(values: Mapping[str, Any]) -> None:
             f"clients {values['clients']}; expected {_LEAST_MASKED} clients at least, or "
             "secure-aggregation none"
         )
+    if values["relay"] and values["codec"] != "dense":
+        raise ConfigurationError(
+            f"secure-aggregation: masked does not go with relay true and codec {values['codec']}, "
+            "by whose lengths rows tell the server of their values; expected codec dense"
+        )
     if 0 < values["min-clients"] < _LEAST_MASKED:
         raise ConfigurationError(
             f"secure-aggregation: masked does not go with min-clients {values['min-clients']}; "

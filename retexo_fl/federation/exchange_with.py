@@ -42,9 +42,8 @@ class ExchangeWith:
         request: Has clients send their vectors.
         name: What they are sent instead of weights that they may hold.
         collect_late: Sees that the vectors of some clients arrive; returns how many did not.
-        vectors: Sent so far.
+        published: Answers of clients that have sent theirs.
         missing: Vectors that it ended without.
-        error_bounds: That clients told.
     """
 
     messenger: Messenger
@@ -52,18 +51,17 @@ class ExchangeWith:
     request: PublishRequest
     name: np.ndarray | None
     collect_late: Callable[[Sequence[int]], Round[int]]
-    vectors: int = 0
     missing: int = 0
-    error_bounds: list[float] = field(default_factory=list)
+    published: list[PublishAnswer] = field(default_factory=list)
 
     @property
     def exchanged(self) -> Exchanged:
         """How it ended, once all answers are read."""
         return Exchanged(
-            vectors=self.vectors,
+            vectors=self.clients.vectors(self.request.ticket, self.published),
             missing=self.missing,
             closed=frozenset(self.clients.hellos),
-            error_bound=max(self.error_bounds, default=None),
+            error_bound=max((b for a in self.published for b in a.error_bound), default=None),
         )
 
     def answers(self, ask: Ask) -> Iterator[tuple[int, Any]]:
@@ -102,8 +100,7 @@ class ExchangeWith:
     def _publish(self, among: Sequence[int], *, name: np.ndarray | None) -> None:
         """Have clients send their vectors, in a message of its own."""
         asking = publish(self.clients, self.request, among, name=name)
-        for answer in self.messenger.run(asking).values():
-            self._enter(answer)
+        self.published += self.messenger.run(asking).values()
 
     def _note(self, client: int, before: Sequence[Any]) -> bool:
         """Check and enter the answers about the exchange; return whether weights were lacking."""
@@ -113,9 +110,5 @@ class ExchangeWith:
                 note_collected(self.clients, ticket, client, answer)
             elif not answer.lacks_weights:
                 note_published(self.clients, ticket, client, answer)
-                self._enter(answer)
+                self.published.append(answer)
         return isinstance(before[-1], PublishAnswer)
-
-    def _enter(self, answer: PublishAnswer) -> None:
-        self.vectors += answer.vectors
-        self.error_bounds += answer.error_bound

@@ -181,7 +181,7 @@ class Exchanges:
         wait_s = _ARRIVAL_S if self._messenger.policy.clients_return else 0.0
         asked = CollectRequest(ticket=request.ticket, wait_s=wait_s, close=drops)
         missing = self._messenger.run(collect(self._clients, asked, [client]))
-        return client in missing and (drops or not missing[client])
+        return client in missing and (drops or missing[client] is None)
 
     def _name(self, stage: int) -> np.ndarray | None:
         """Return what names the weights that make the rows of a stage, where clients hold them."""

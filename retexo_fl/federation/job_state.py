@@ -43,6 +43,7 @@ class JobState:
         train_s: Seconds in which the server waited for clients in rounds.
         label_facts: What the first attempt's clients made known of their labels.
         profile: The profile that the first attempt had, and why.
+        rows: What the names of rows begin with; empty without masks (:func:`.rows_of`).
     """
 
     job: str
@@ -57,6 +58,7 @@ class JobState:
     train_s: float = 0.0
     label_facts: tuple[float, ...] = ()
     profile: ChosenProfile | None = None
+    rows: bytes = b""
     _restored: Checkpoint | None = None
 
     @classmethod
@@ -93,10 +95,14 @@ class JobState:
 
     def ticket(self, stage: int) -> Ticket:
         """Name a stage; the digest names the weights of all stages before it."""
-        digest = chain_digest(b"", self.basis)
+        digest = self._digest(stage, self.rows)
+        return Ticket(job=self.job, attempt=self.attempt, stage=stage, weights_digest=digest)
+
+    def _digest(self, stage: int, before: bytes = b"") -> bytes:
+        digest = chain_digest(before, self.basis)
         for outcome in self.outcomes[:stage]:
             digest = chain_digest(digest, outcome.weights)
-        return Ticket(job=self.job, attempt=self.attempt, stage=stage, weights_digest=digest)
+        return digest
 
     def check_partitioning(self, told: str) -> None:
         """Continue only with the parts that the job began with.
@@ -129,7 +135,8 @@ class JobState:
             "best_round": state.best.round_number,
             "best_score": None if state.best.score is None else asdict(state.best.score),
             "basis": self.basis is not None,
-            "weights_digest": ticket.weights_digest.hex(),
+            # Of the weights alone: owners may agree on something else before a resume.
+            "weights_digest": self._digest(ticket.stage).hex(),
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
             # Copies: they are written while the training continues.
             "missing": dict(self.missing),
@@ -155,13 +162,11 @@ class JobState:
             return
         if self._restored.facts.get("basis"):
             self.basis = run.read_basis()
-        digest = chain_digest(b"", self.basis)
         with named_damage(_CHECKPOINT):
             for facts in self._restored.facts["outcomes"]:
                 stage = int(facts["stage"])
                 layers = {layer: run.read_layer(layer) for layer in schedule.layers(stage)}
                 weights = schedule.flat(stage, layers)
-                digest = chain_digest(digest, weights)
                 self.outcomes.append(
                     StageOutcome(
                         stage=stage,
@@ -172,7 +177,7 @@ class JobState:
                     )
                 )
             expected = self._restored.facts["weights_digest"]
-        if digest.hex() != expected:
+        if self._digest(len(self.outcomes)).hex() != expected:
             raise CheckpointError(
                 f"{run.path / 'model'}: the layers are not those of the checkpoint"
             )

@@ -202,7 +202,7 @@ class PredictionLoop:
 
     def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:
         """Run the exchange of a stage; return how many vectors it was closed without."""
-        request = self.model.publish_request(job, stage)
+        request = self.model.publish_request(job, stage, clients.rows)
         watch = Watch(on_wait=_note_open)
         exchanged = messenger.run(exchange_rows(clients, request, config=self.config, watch=watch))
         self.tell(
@@ -220,7 +220,7 @@ class PredictionLoop:
     ) -> dict[Who, PredictAnswer]:
         last = self.model.shape.stages - 1
         request = PredictRequest(
-            ticket=self.model.ticket(job, last),
+            ticket=self.model.ticket(job, last, clients.rows),
             weights=self.model.weights[last],
             form=self.form,
             label_facts=self.model.label_facts,

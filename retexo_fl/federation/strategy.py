@@ -271,6 +271,7 @@ class LazyMessagePassing(Strategy):
             ledger=job.ledger,
             masking=masking,
         )
+        job.rows = clients.rows
         labels = (
             LabelTotals.of_hellos(config, federation.answers)
             if masking is None

@@ -104,9 +104,12 @@ class TrainedModel:
             "dtype": shape.dtype,
         }
 
-    def ticket(self, job: str, stage: int) -> Ticket:
-        """Name a stage of ``job``; the digest names the weights of all stages before it."""
-        digest = chain_digest(b"", self.basis)
+    def ticket(self, job: str, stage: int, rows: bytes) -> Ticket:
+        """Name a stage of ``job``; the digest names the weights of all stages before it.
+
+        ``rows`` is what it begins with (:attr:`.JobState.rows`).
+        """
+        digest = chain_digest(rows, self.basis)
         for weights in self.weights[:stage]:
             digest = chain_digest(digest, weights)
         return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
@@ -123,13 +126,14 @@ class TrainedModel:
         recipe = read_recipe(path)
         return recipe.classes if not recipe.columns and recipe.digest == self.recipe else ()
 
-    def publish_request(self, job: str, stage: int) -> PublishRequest:
+    def publish_request(self, job: str, stage: int, rows: bytes) -> PublishRequest:
         """Return what has clients send their vectors before a stage of ``job``."""
+        ticket = self.ticket(job, stage, rows)
         if not stage:
-            return PublishRequest(ticket=self.ticket(job, 0), weights=self.basis)
+            return PublishRequest(ticket=ticket, weights=self.basis)
         return PublishRequest(
-            ticket=self.ticket(job, stage),
-            previous_digest=self.ticket(job, stage - 1).weights_digest,
+            ticket=ticket,
+            previous_digest=self.ticket(job, stage - 1, rows).weights_digest,
             weights=self.weights[stage - 1],
         )
 

@@ -79,6 +79,19 @@ class Label:
         )
 
 
+def rows_of(config: bytes, agreement: bytes) -> bytes:
+    """Return the 32 bytes that the names of all rows of a job begin with.
+
+    So a peer that was told another configuration, or whose owner agreed to something else, has rows
+    of other names, which nobody takes: what a client computes on follows from its label.
+
+    Args:
+        config: Digest of the job's configuration.
+        agreement: Digest of what the owners agreed on; empty in a simulation.
+    """
+    return bound(b"retexo masked rows 1", config, agreement)
+
+
 def bound(what: bytes, *pieces: bytes) -> bytes:
     """Return 32 bytes that bind pieces of any length, each in its place."""
     told = hashlib.sha256(what)

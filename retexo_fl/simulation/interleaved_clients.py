@@ -8,7 +8,6 @@ comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -44,6 +43,12 @@ class SteppingClient(Protocol):
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
         """Answer an ``evaluate.layer`` in steps."""
+        ...
+
+    def finished(
+        self, request: AnyRequest, answer: AnyAnswer, moved: Mapping[str, PeerTraffic]
+    ) -> AnyAnswer:
+        """Complete what steps have returned by what crossed, by purpose."""
         ...
 
 
@@ -86,11 +91,7 @@ class InterleavedClients:
         answer, moved = self._training.answer(
             client, request, lambda: self._run(request.ticket, start)
         )
-        return replace(
-            answer,
-            training_traffic=moved.get("train", PeerTraffic()),
-            validation_traffic=moved.get("evaluate", PeerTraffic()),
-        )
+        return self._stepping(request.ticket.job, client).finished(request, answer, moved)
 
     def evaluate(self, client: int, request: EvaluateRequest) -> EvaluateAnswer:
         """Return a client's answer, as :meth:`train` does."""
@@ -101,18 +102,19 @@ class InterleavedClients:
         answer, moved = self._evaluation.answer(
             client, request, lambda: self._run(request.ticket, start)
         )
-        return replace(answer, traffic=moved.get("evaluate", PeerTraffic()))
+        return self._stepping(request.ticket.job, client).finished(request, answer, moved)
 
     def _run(
         self, ticket: Ticket, start: Callable[[SteppingClient], Steps[AnyAnswer]]
     ) -> RoundOutcome[AnyAnswer]:
-        steps = {}
-        for client in self._clients:
-            found = self._find(ticket.job, client)
-            assert isinstance(found, SteppingClient), "its rounds exchange, so they are steps"
-            steps[client] = start(found)
+        steps = {client: start(self._stepping(ticket.job, client)) for client in self._clients}
         name = RoundName(job=ticket.job, layer=ticket.stage, codec=self._codec)
         return run_round(steps, name, self._watch)
+
+    def _stepping(self, job: str, client: int) -> SteppingClient:
+        found = self._find(job, client)
+        assert isinstance(found, SteppingClient), "its rounds exchange, so they are steps"
+        return found
 
 
 class _Meeting(Generic[AnyRequest, AnyAnswer]):

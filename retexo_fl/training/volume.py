@@ -275,6 +275,8 @@ class MaskedSize:
         label_numbers: Of 64 bits, that a loss needs of all labels.
         metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
         report: The same of the report of the test.
+        moved: Numbers of 64 bits that say what was moved: for an exchange, inside a round, and
+            inside an evaluation.
     """
 
     cohorts: tuple[Cohort, ...]
@@ -289,6 +291,7 @@ class MaskedSize:
     label_numbers: int
     metric: Beside
     report: Beside
+    moved: tuple[int, int, int]
 
     def asked(self, *uses: str) -> int:
         """Return how many clients are asked for sums of some uses."""
@@ -323,7 +326,7 @@ class MaskedVolume:
 
     Attributes:
         updates_up: Updates, and sums for a basis or for ridge regression.
-        beside: Counts, losses, metrics, and sizes of updates.
+        beside: Counts, losses, metrics, and sizes of updates; bytes and vectors of exchanges.
         keys: Public keys, and who is added up with whom.
         signatures: Of the keys, in a deployment.
     """
@@ -356,7 +359,15 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
         total += MaskedVolume(keys=clients * (names + numbers), signatures=clients * signed)
     for question in _masked_questions(shape, size):
         total += question
-    return total
+    # Where features are mapped after they crossed, that they are there is asked twice.
+    exchanges = (1 if size.end_to_end else shape.stages) + shape.basis_of_sums
+    told = size.asked() * exchanges * _moved_bytes(size.moved[0])
+    return total + MaskedVolume(beside=told)
+
+
+def _moved_bytes(numbers: int) -> int:
+    # As many say under which keys they are.
+    return len("moved") + _WIDE_BYTES * (1 + numbers) if numbers else 0
 
 
 def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVolume]:
@@ -364,16 +375,18 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     counter = Ring.of_sums(size.most_count, 1)
 
     def asked(
-        clients: int, beside: Beside, *, count: int = 1, numbers_bytes: int = 0
+        clients: int, beside: Beside, *, count: int = 1, numbers_bytes: int = 0, moved: int = 0
     ) -> Iterator[MaskedVolume]:
         more = len("beside") + counter.size(beside.counts) + _WIDE_BYTES * beside.wide
+        # One number says how many values were cut.
+        more += _WIDE_BYTES + _moved_bytes(moved)
         answers = clients * count
         yield MaskedVolume(updates_up=answers * numbers_bytes, beside=answers * more)
 
     everyone, training = size.asked(), size.asked("train")
     validating, in_rounds = size.asked("validation"), size.asked("train", "validation")
     yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
-    nodes = Beside(counts=1)
+    nodes, (_, in_round, in_evaluation) = Beside(counts=1), size.moved
     if shape.has_basis:
         features, blocks = shape.features, -(-shape.inputs // shape.classes)
         squares = nodes + Beside(wide=2)
@@ -392,9 +405,11 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
         for bits, count in ((32, 1), (size.update_bits, rounds - 1)):
             numbers_bytes = masked_update_bytes(parameters, bits, size.terms)
-            yield from asked(in_rounds, beside, count=count, numbers_bytes=numbers_bytes)
-        yield from asked(validating, judged)
-    yield from asked(everyone, judged + size.report)
+            yield from asked(
+                in_rounds, beside, count=count, numbers_bytes=numbers_bytes, moved=in_round
+            )
+        yield from asked(validating, judged, moved=in_evaluation)
+    yield from asked(everyone, judged + size.report, moved=in_evaluation)
 
 
 def masked_update_bytes(values: int, bits: int, terms: int) -> int:

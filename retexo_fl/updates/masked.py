@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.masking.ring import Ring
 from retexo_fl.updates.codec import UpdateKey
 from retexo_fl.updates.few_bits import FewBits
@@ -159,16 +159,17 @@ class MaskedUpdates(FewBits):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the (P,) int32 or int8 numbers of a client's update, and the (blocks + 1,) others.
 
+        A value that is not finite is cut to 0: a refusal would tell whose it is.
+
         Raises:
-            TrainingDiverged: A value is not finite.
             RemoteProtocolError: Steps are of another number of values.
         """
-        sizes = block_rms(update_sum)
-        if not (np.isfinite(sizes).all() or np.isfinite(update_sum).all()):
-            raise TrainingDiverged(
-                f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
-                "finite; lower learning-rate"
-            )
+        sizes, lost = block_rms(update_sum), 0
+        if not np.isfinite(sizes).all():
+            finite = np.isfinite(update_sum)
+            lost = int(np.count_nonzero(~finite))
+            update_sum = np.where(finite, update_sum, update_sum.dtype.type(0))
+            sizes = block_rms(update_sum)
         shared = self.shared(steps)
         if len(shared.exponents) != len(sizes):
             raise RemoteProtocolError(
@@ -181,7 +182,7 @@ class MaskedUpdates(FewBits):
         )
         square = np.square(sizes / shared.grid.reach(shared.exponents))
         powers = np.minimum(np.square(square), shared.most_power) * shared.unit
-        return numbers, np.append(np.ceil(powers).astype(np.int64), cut)
+        return numbers, np.append(np.ceil(powers).astype(np.int64), cut + lost)
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 sum of updates that sums of numbers stand for."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -227,16 +226,6 @@ def attacked() -> Iterator[Attacked]:
 def _told(keys: Mapping[str, Any]) -> dict[str, Any]:
     values = {**config_values(make_config({**_VALUES, **keys})), "engine": "deployment"}
     return {**values, **dict.fromkeys(DATA_PATH_KEYS, "")}
-
-
-def wait_for_rows(server: Adversary, client: int, before: int) -> int:
-    """Wait until a client lacks the rows of fewer peers than before; return of how many."""
-    deadline = time.monotonic() + 20.0
-    while True:
-        missing = server.clients[client].ask(CollectRequest(ticket=server.ticket())).missing_peers
-        if missing < before or time.monotonic() > deadline:
-            return missing
-        time.sleep(0.05)
 
 
 def _copies(

@@ -74,6 +74,7 @@ def _gate(part: GraphPartition, job: str, algorithm: str) -> JobGate:
         BoundaryPlan.from_partition(part),
         config,
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
+        first=lambda: _FIRST,
         clients=part.num_clients,
         end_to_end=config.traits.end_to_end,
     )

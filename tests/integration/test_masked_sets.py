@@ -7,7 +7,7 @@ owners' keys; the server asks each by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,35 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.channels import MemoryChannel
 from retexo_fl.client import schema
-from retexo_fl.client.api import QUESTIONS, CollectRequest, PublishRequest, Request
+from retexo_fl.client.api import (
+    QUESTIONS,
+    CollectAnswer,
+    CollectRequest,
+    PublishAnswer,
+    PublishRequest,
+    Request,
+    Traffic,
+    chain_digest,
+)
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.masked_answers import sum_lengths
+from retexo_fl.client.moved import moved_length
+from retexo_fl.client.store import MemoryStore
+from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import (
     AgreementError,
     ExchangeIncomplete,
+    LocalProtocolError,
     RemoteProtocolError,
     SecureAggregationRefused,
+    TrainingDiverged,
 )
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import Agreement, Cohort, simulated
-from tests.support.adversary import Adversary
+from retexo_fl.training.layer_trainer import LayerTrainer
+from tests.support.adversary import MOST_COUNT, Adversary
 
 CLIENTS, VICTIM = 8, 3
 OTHERS = tuple(client for client in range(CLIENTS) if client != VICTIM)
@@ -180,6 +199,60 @@ def test_to_sums_of_other_uses_all_of_a_cohort_add_zeros(tmp_path: Path, uses: s
     assert not server.update(request, range(CLIENTS)).any()
 
 
+def broken(*given: Any, **named: Any) -> Any:
+    raise MemoryError(f"the data: {given}{named}")
+
+
+@pytest.mark.parametrize("kind", ["labels", "train", "validation", "test"])
+@pytest.mark.parametrize("way", ["counts", "values", "computing"])
+def test_a8_nothing_is_refused_by_what_a_client_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str
+) -> None:
+    """Refusals told whose count is above a bound: 68 questions, the whole class histogram."""
+    server = Adversary.in_one_process(tmp_path, CLIENTS)
+    server.meet(**({"most_count": 3} if way == "counts" else {}))
+    if way == "values":
+        # Their products are no finite numbers.
+        server.weights = np.full_like(server.weights, 3e38)
+    if way == "computing":
+        monkeypatch.setattr(LayerTrainer, "update", broken)
+        monkeypatch.setattr(LayerTrainer, "evaluate", broken)
+        monkeypatch.setattr(GraphClient, "_class_counts", broken)
+    request = PURPOSES[kind](server, 1)
+    answers = server.ask(request, range(CLIENTS))
+    assert len({(len(a.numbers), len(a.beside), a.lacks_weights) for a in answers.values()}) == 1
+    lengths = sum_lengths(server.config, 3, update=len(server.weights) if kind == "train" else 0)
+    most = 3 if way == "counts" else MOST_COUNT
+    whole = MaskedSums(cohorts=server.agreement.cohorts, most_count=most)
+    if (kind, way) == ("labels", "values"):
+        whole.summed(request, answers, lengths)
+        return
+    with pytest.raises(
+        TrainingDiverged, match=r"[1-9]\d* values? of all clients could not be"
+    ) as told:
+        whole.summed(request, answers, lengths)
+    assert "the data" not in str(told.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
+def test_a8_rows_that_are_not_finite_are_sent_and_counted(tmp_path: Path, value: float) -> None:
+    server = Adversary.in_one_process(tmp_path, CLIENTS, {"layers": 2})
+    server.meet()
+    first, weights = server.ticket(), np.full_like(server.weights, value)
+    digest = chain_digest(first.weights_digest, weights)
+    ticket = replace(first, stage=1, weights_digest=digest)
+    asked = PublishRequest(ticket=ticket, previous_digest=first.weights_digest, weights=weights)
+    assert {*map(repr, (client.ask(asked) for client in server.clients))} == {repr(PublishAnswer())}
+    told = {
+        c: client.ask(CollectRequest(ticket=ticket)).moved
+        for c, client in enumerate(server.clients)
+    }
+    ((_, moved),) = MaskedSums(cohorts=server.agreement.cohorts, most_count=1).moved(
+        CollectRequest, told
+    )
+    assert moved.cut > 0
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -200,10 +273,71 @@ def test_a11_a_client_with_another_configuration_is_in_no_sum(
     """All but one with a step of nothing, the sum over all was that one's."""
     steps = {"local-steps": 2, "local-optimizer": "sgd", "local-learning-rate": 1e-30}
     server = Adversary.in_one_process(tmp_path, CLIENTS, steps, of_one={VICTIM: keys})
-    server.meet()
-    total = sum(server.nodes(client, "train") for client in range(CLIENTS))
-    is_sum = server.asked(server.train(), range(CLIENTS))[0] == total
-    assert is_sum == (not keys or keys.keys() == {"devices"})
+    server.greet(1)
+    server.hand_out(1, range(CLIENTS))
+    everyone = np.sum([server.class_counts(client) for client in range(CLIENTS)], axis=0)
+    is_bound = bool(keys.keys() - {"devices"})
+    found = server.asked(server.labels(), range(CLIENTS))
+    assert np.array_equal(found, everyone) != is_bound
+    # Nor does it send its peers other rows, whichever name the server has for them.
+    other = make_config({**config_values(server.config), **keys})
+    for first in (server.first(), server.first(other)):
+        request = PublishRequest(ticket=server.ticket(digest=first))
+        if is_bound and first == server.first():
+            with pytest.raises(LocalProtocolError, match="this client's configuration or agr"):
+                server.clients[VICTIM].ask(request)
+        else:
+            server.clients[VICTIM].ask(request)
+    for client in OTHERS:
+        server.clients[client].ask(PublishRequest(ticket=server.ticket()))
+    for client in OTHERS:
+        told = server.clients[client].ask(CollectRequest(ticket=server.ticket()))
+        assert told.complete == (not is_bound or VICTIM not in server.parts[client].peers)
+
+
+@pytest.mark.parametrize("codec", ["lossless", "fixed"])
+def test_a12_bytes_vectors_and_rounding_are_told_in_a_sum_over_the_cohort_or_not_at_all(
+    tmp_path: Path, codec: str
+) -> None:
+    """A row costs 4 bytes beyond a threshold of the server's choice: it counted rows by them."""
+    server = Adversary.in_one_process(tmp_path, CLIENTS, {"codec": codec})
+    server.greet(1)
+    server.hand_out(1, range(CLIENTS))
+    ticket = server.ticket()
+    assert {*(c.ask(PublishRequest(ticket=ticket)) for c in server.clients)} == {PublishAnswer()}
+    answers = [client.ask(CollectRequest(ticket=ticket)) for client in server.clients]
+    told = {client: answer.moved for client, answer in enumerate(answers)}
+    assert all(a == CollectAnswer(complete=True, moved=told[c]) for c, a in enumerate(answers))
+    assert {len(content or b"") for content in told.values()} == {
+        8 + 8 * moved_length(CollectRequest)
+    }
+    whole = MaskedSums(cohorts=server.agreement.cohorts, most_count=1)
+    ((members, moved),) = whole.moved(CollectRequest, told)
+    both = moved.by_purpose["exchange"]
+    assert members == tuple(range(CLIENTS))
+    assert (moved.vectors, both.sent, both.received) == in_the_clear(server)
+    # The others' alone is noise: one of 19 numbers is below 0.
+    less = MaskedSums(cohorts=(Cohort(members=OTHERS, uses=frozenset()),), most_count=1)
+    with pytest.raises(RemoteProtocolError, match="add up to less than 0"):
+        next(less.moved(CollectRequest, told))
+    assert server.clients[VICTIM].ask(CollectRequest(ticket=ticket)).moved == told[VICTIM]
+
+
+def in_the_clear(server: Adversary) -> tuple[int, Traffic, Traffic]:
+    """Return vectors and bytes that the same parts exchange without masks."""
+    config = replace(server.config, secure_aggregation="none")
+    channel, ticket = MemoryChannel(), server.ticket()
+    ticket = replace(ticket, weights_digest=chain_digest(b"", None))
+    clients = [
+        GraphClient(part, config, job=ticket.job, channel=channel, store=MemoryStore())
+        for part in server.parts
+    ]
+    sent = [client.ask(PublishRequest(ticket=ticket)) for client in clients]
+    come = [client.ask(CollectRequest(ticket=ticket)) for client in clients]
+    vectors = sum(answer.vectors for answer in sent)
+    assert vectors > 0
+    left = sum((answer.traffic for answer in sent), start=Traffic())
+    return vectors, left, sum((answer.traffic for answer in come), start=Traffic())
 
 
 def test_a13_a_client_that_lacks_vectors_answers_no_sum(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ import pytest
 
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
+from retexo_fl.client.api import CollectRequest
+from retexo_fl.client.moved import moved_length
 from retexo_fl.client.preparation import load_parts
 from retexo_fl.config import PROFILES
 from retexo_fl.graph import Graph, Split
 from retexo_fl.graph.splits import make_split
-from retexo_fl.ledger import TrafficLedger
+from retexo_fl.ledger import SERVER, TrafficLedger
 from retexo_fl.simulation.links import Link, parse_link
 from sims.measured import MeasuredVolume, measured_gamma
 from tests.support.data import cora_dir
@@ -136,11 +138,15 @@ def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any
         # Where validation nodes do not count, weights are not sent for them.
         predicted = plan["algorithms"][config.algorithm]["weights_down"]
         assert ledger.sum(kind="weights_down").raw == predicted
-    if not config.traits.exchanges_in_rounds:
-        # Whose answers also tell what peers exchanged.
-        asked = ("labels", "basis", "gram", "train", "evaluate")
-        answers = [ledger.sum(kind="control", direction="out", purpose=what) for what in asked]
-        assert sum(volume.payload for volume in answers) == masked["beside"]
+    asked = ("labels", "basis", "gram", "train", "evaluate", "collect")
+    of_answers = {"kind": "control", "direction": "out", "peer": SERVER}
+    answers = {what: ledger.sum(purpose=what, **of_answers) for what in asked}
+    # Whether an exchange is complete is told beside that, and 0 of what is not told.
+    moved = len("moved") + 8 * (1 + moved_length(CollectRequest))
+    complete = len("completemissingmissing-peers") + 17
+    exchanges, rest = divmod(answers["collect"].payload, complete + moved)
+    told = sum(volume.payload for volume in answers.values()) - exchanges * complete
+    assert (told, rest) == (masked["beside"], 0)
 
 
 def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:

@@ -12,7 +12,6 @@ import numpy as np
 
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.client.api import (
-    FIRST_DIGEST,
     ClientApi,
     CollectRequest,
     EvaluateRequest,
@@ -24,16 +23,18 @@ from retexo_fl.client.api import (
     Request,
     Ticket,
     TrainRequest,
+    chain_digest,
 )
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.masked_answers import counter_of, form_of, sum_lengths
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
-from retexo_fl.config import RunConfig, make_config
+from retexo_fl.config import RunConfig, config_digest, make_config
 from retexo_fl.errors import MaskingKeysLost
 from retexo_fl.federation.rounds.masked_sums import numbers_in
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import Agreement
+from retexo_fl.masking.label import rows_of
 from retexo_fl.masking.streams import Sums
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates.masked import MaskedUpdates
@@ -120,10 +121,16 @@ class Adversary:
 
     # ---- questions ------------------------------------------------------------------------------
 
+    def first(self, config: RunConfig | None = None) -> bytes:
+        """Return what names the features; of another configuration, if one is given."""
+        told = config_digest(config or self.config)
+        return chain_digest(rows_of(told, self.agreement.digest), None)
+
     def ticket(
-        self, attempt: int = 1, number: int = 0, stage: int = 0, digest: bytes = FIRST_DIGEST
+        self, attempt: int = 1, number: int = 0, stage: int = 0, digest: bytes = b""
     ) -> Ticket:
-        """Return a ticket; ``digest`` is that of the weights that made the stage's rows."""
+        """Return a ticket; ``digest`` names the stage's rows: the features if there is none."""
+        digest = digest or self.first()
         return Ticket(
             job=self.job, attempt=attempt, stage=stage, round=number, weights_digest=digest
         )

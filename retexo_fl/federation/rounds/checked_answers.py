@@ -179,6 +179,9 @@ def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:
         RemoteProtocolError: It sent another number of vectors than it has to.
     """
     with named(hello.client):
+        if hello.mask_key is not None:
+            _demand_untold(answer, PublishAnswer())
+            return
         _demand("vectors", answer.vectors, hello.vectors_out, hello.vectors_out)
         _demand("numbers of error-bound", len(answer.error_bound), 0, 1)
         if any(not 0 <= bound < math.inf for bound in answer.error_bound):
@@ -194,6 +197,9 @@ def check_collected(hello: HelloAnswer, answer: CollectAnswer) -> None:
         RemoteProtocolError: It lacks more vectors than it gets.
     """
     with named(hello.client):
+        if hello.mask_key is not None:
+            _demand_untold(answer, CollectAnswer(complete=answer.complete, moved=answer.moved))
+            return
         _demand("missing", answer.missing, 0, 0 if answer.complete else hello.vectors_in)
         _demand("missing-peers", answer.missing_peers, 0, hello.num_clients - 1)
 
@@ -234,6 +240,11 @@ def _demand(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
         raise RemoteProtocolError(f"{name} is {value}; expected {expected}, as in its hello")
+
+
+def _demand_untold(answer: PublishAnswer | CollectAnswer, expected: object) -> None:
+    if answer != expected:
+        raise RemoteProtocolError("it tells vectors or bytes; expected none where sums are masked")
 
 
 def _demand_loss(client: int, name: str, value: float, least: float) -> None:

@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from retexo_fl.client.api import (
+    CollectRequest,
     EndRequest,
     HelloAnswer,
     PeerTraffic,
+    PublishAnswer,
     Request,
     Ticket,
     Traffic,
 )
 from retexo_fl.client.masked_answers import SumLengths
+from retexo_fl.client.moved import EXCHANGE
+from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.asking import Ask, Round, WaitPolicy
 from retexo_fl.federation.rounds.key_renewal import ask_cohorts
-from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, hello_of_sum
-from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
+from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, hello_of_sum, members
+from retexo_fl.ledger import ALL_PEERS, OF_COHORT, Account, TrafficLedger, Volume
+from retexo_fl.units import clients_named, format_counted
 
 #: How long clients are waited for to forget a job.
 _END_WITHIN_S: Final = 60.0
@@ -40,6 +45,11 @@ class Clients:
     policy: WaitPolicy
     ledger: TrafficLedger
     masking: MaskedSums | None = None
+
+    @property
+    def rows(self) -> bytes:
+        """What the names of rows begin with; empty without masks."""
+        return b"" if self.masking is None else self.masking.rows
 
     def hello(self, who: Who) -> HelloAnswer:
         """Return the hello that an answer of a client, or a sum of several, is compared with."""
@@ -140,22 +150,52 @@ class Clients:
         An agent sends the sum of the attempt each time: an answer may be lost, or sent again.
         """
         enter = self.ledger.raise_to if self.policy.clients_return else self.ledger.add
-        for account, volume in _entries(ticket, client, traffic, direction, "exchange"):
+        for account, volume in _entries(ticket, client, traffic, direction, EXCHANGE):
             enter(account, volume)
 
-    def count_round(
-        self, ticket: Ticket, client: int, traffic: PeerTraffic, *, purpose: str
-    ) -> None:
-        """Enter what a client and its peers exchanged inside a round."""
+    def count_cohort(self, ticket: Ticket, client: int, told: bytes | None) -> None:
+        """Enter what a cohort moved before a stage, once all of it have told that under masks.
+
+        Raises:
+            TrainingDiverged: Some of their rows had to be cut.
+            RemoteProtocolError: It is no such sum.
+        """
+        masking = self.masking
+        if masking is None or told is None:
+            return
+        by_client = masking.exchanged.setdefault(ticket.stage, {})
+        by_client[client] = told
+        for cohort, moved in masking.moved(CollectRequest, by_client, of=client):
+            if moved.cut:
+                raise TrainingDiverged(
+                    f"stage {ticket.stage}: {format_counted(moved.cut, 'value')} of rows that "
+                    f"{clients_named(cohort)} sent were not finite or too large; lower "
+                    "learning-rate"
+                )
+            both = moved.by_purpose[EXCHANGE]
+            for direction, traffic in (("out", both.sent), ("in", both.received)):
+                for account, volume in _entries(ticket, cohort, traffic, direction, EXCHANGE):
+                    # One that was asked again has told the same.
+                    self.ledger.raise_to(account, volume)
+
+    def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int:
+        """Return how many vectors clients sent before a stage; under masks, whole cohorts."""
+        if self.masking is None:
+            return sum(answer.vectors for answer in published)
+        told = self.masking.exchanged.get(ticket.stage, {})
+        return sum(moved.vectors for _, moved in self.masking.moved(CollectRequest, told))
+
+    def count_round(self, ticket: Ticket, who: Who, traffic: PeerTraffic, *, purpose: str) -> None:
+        """Enter what a client, or a cohort, and its peers exchanged inside a round."""
         if traffic == PeerTraffic():
             return
         for direction, moved in (("out", traffic.sent), ("in", traffic.received)):
-            for account, volume in _entries(ticket, client, moved, direction, purpose):
+            for account, volume in _entries(ticket, who, moved, direction, purpose):
                 self.ledger.add(account, volume)
 
 
 def _entries(
-    ticket: Ticket, client: int, traffic: Traffic, direction: str, purpose: str
+    ticket: Ticket, who: Who, traffic: Traffic, direction: str, purpose: str
 ) -> Iterator[tuple[Account, Volume]]:
     for kind, volume in (("boundary", traffic.boundary), ("control", traffic.control)):
         account = Account(
@@ -163,8 +203,8 @@ def _entries(
             kind=kind,
             layer=ticket.stage,
             purpose=purpose,
-            client=client,
-            peer=ALL_PEERS,
+            client=members(who)[0],
+            peer=ALL_PEERS if isinstance(who, int) else OF_COHORT,
             direction=direction,
         )
         yield account, volume

@@ -88,7 +88,7 @@ def exchange_rows(
     all_there = len(published) == config.clients
     missing = yield from _collect_all(collecting, config, watch, all_there=all_there)
     return Exchanged(
-        vectors=sum(answer.vectors for answer in published.values()),
+        vectors=clients.vectors(request.ticket, published.values()),
         missing=missing,
         closed=frozenset(collecting.closed),
         error_bound=max((b for a in published.values() for b in a.error_bound), default=None),
@@ -156,18 +156,26 @@ def note_published(clients: Clients, ticket: Ticket, client: int, answer: Publis
         RemoteProtocolError: It sent another number of vectors than it has to.
     """
     check_published(clients.hellos[client], answer)
-    clients.count_stage(ticket, client, answer.traffic, direction="out")
+    if clients.masking is None:
+        clients.count_stage(ticket, client, answer.traffic, direction="out")
 
 
-def note_collected(clients: Clients, ticket: Ticket, client: int, answer: CollectAnswer) -> int:
-    """Check an answer, and enter what has arrived; return how many vectors have not.
+def note_collected(
+    clients: Clients, ticket: Ticket, client: int, answer: CollectAnswer
+) -> int | None:
+    """Check an answer, and enter what has arrived.
+
+    Returns:
+        None if all has; else how many vectors have not, 0 where that is not told.
 
     Raises:
         RemoteProtocolError: It lacks more vectors than it gets.
     """
     check_collected(clients.hellos[client], answer)
-    clients.count_stage(ticket, client, answer.traffic, direction="in")
-    return 0 if answer.complete else answer.missing
+    if clients.masking is None:
+        clients.count_stage(ticket, client, answer.traffic, direction="in")
+    clients.count_cohort(ticket, client, answer.moved)
+    return None if answer.complete else answer.missing
 
 
 def _asked(among: Sequence[int], request: PublishRequest, counted: frozenset[int] | None) -> Ask:
@@ -181,8 +189,8 @@ def collect(
     among: Sequence[int],
     *,
     within_s: float | None = None,
-) -> Round[dict[int, int]]:
-    """Return, by client that has answered, how many vectors have not arrived.
+) -> Round[dict[int, int | None]]:
+    """Return, by client that has answered, what it lacks (:func:`note_collected`).
 
     Where rounds may be closed early, no answer is required. In a deployment, none is required
     ``within_s`` either, unless that is None.
@@ -205,7 +213,8 @@ class _Collecting:
 
     Attributes:
         among: Who takes part, ascending.
-        lacks: By client that has not closed it, how many vectors it lacks; None: unknown yet.
+        lacks: By client that has not closed it, how many vectors it lacks, 0 where it does not
+            tell; None: unknown yet.
     """
 
     clients: Clients
@@ -229,21 +238,21 @@ class _Collecting:
             self.lacks = {}
         for client, count in told.items():
             self.lacks.pop(client, None)
-            if count:
+            if count is not None:
                 self.lacks[client] = count
         self.lacks = dict(sorted(self.lacks.items()))
 
     def close(self) -> Round[int]:
         """Have clients train on what is there; return how many vectors are not."""
         missing = yield from self._ask(list(self.lacks), close=True)
-        return sum(missing.values())
+        return sum(count or 0 for count in missing.values())
 
     def _ask(
         self, among: Sequence[int], *, close: bool, within_s: float | None = None
-    ) -> Round[dict[int, int]]:
+    ) -> Round[dict[int, int | None]]:
         request = CollectRequest(ticket=self.ticket, wait_s=0.0, close=close)
         missing = yield from collect(self.clients, request, among, within_s=within_s)
-        self.closed |= missing.keys() if close else {c for c in missing if not missing[c]}
+        self.closed |= missing.keys() if close else {c for c in missing if missing[c] is None}
         return missing
 
 

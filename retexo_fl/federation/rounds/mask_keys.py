@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
 
 from retexo_fl.client.api import HelloAnswer, KeysRequest, LabelsRequest, Ticket
 from retexo_fl.client.masked_answers import sum_lengths
-from retexo_fl.config import RunConfig
+from retexo_fl.config import RunConfig, config_digest
 from retexo_fl.errors import (
     AgreementError,
     ConfigurationError,
@@ -22,6 +23,7 @@ from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.key_renewal import tell_keys
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import LEAST, USES, Agreement, Cohort, uses_of
+from retexo_fl.masking.label import rows_of
 from retexo_fl.training.cohorts import brought, simulated_agreement
 from retexo_fl.units import clients_named, counted
 
@@ -62,7 +64,10 @@ def begin_sums(
     agreement = _agreement(hellos, config)
     roles = {client: brought(config, known) for client, known in _counts(hellos).items()}
     most = most_count(hellos.values())
-    return (yield from hand_out_keys(ticket, hellos, agreement, roles, most=most))
+    masking = yield from hand_out_keys(ticket, hellos, agreement, roles, most=most)
+    signed = any(hello.agreement is not None for hello in hellos.values())
+    rows = rows_of(config_digest(config), agreement.digest if signed else b"")
+    return replace(masking, rows=rows)
 
 
 def cohort_count(config: RunConfig) -> Callable[[Mapping[int, HelloAnswer]], int] | None:

@@ -6,7 +6,7 @@ whole cohort is missing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
@@ -19,9 +19,11 @@ from retexo_fl.client.api import (
     question_of,
 )
 from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, counter_of, form_of
+from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import SUM, named
 from retexo_fl.masking.agreement import USES, Cohort, members_of
+from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
 T = TypeVar("T")
@@ -52,12 +54,16 @@ class MaskedSums:
         keys: By the members of a cohort, what they are told: their keys, which change when one of
             them begins anew.
         lacking: Clients that do not have them.
+        rows: What the names of rows begin with (:func:`.rows_of`).
+        exchanged: By stage and client, what was told of its exchange so far.
     """
 
     cohorts: tuple[Cohort, ...]
     most_count: int
     keys: dict[tuple[int, ...], KeysRequest] = field(default_factory=dict)
     lacking: set[int] = field(default_factory=set)
+    rows: bytes = b""
+    exchanged: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
     def clients(self, *uses: str, without: Collection[int] = ()) -> tuple[int, ...]:
         """Return the clients of whole cohorts, ascending.
@@ -92,6 +98,35 @@ class MaskedSums:
         uses = [cohort.uses for cohort in self.cohorts if hello.client in cohort.members]
         none: dict[str, Any] = dict.fromkeys({*USES}.difference(*uses), 0)
         return replace(hello, **none)
+
+    def moved(
+        self, kind: type[Request[Any]], told: Mapping[int, bytes | None], *, of: int | None = None
+    ) -> Iterator[tuple[tuple[int, ...], Moved]]:
+        """Yield whole cohorts, and what each has moved for a question.
+
+        Args:
+            kind: Of the question.
+            told: By client, what came; None from one that did not tell.
+            of: Only the cohort of this client.
+
+        Raises:
+            RemoteProtocolError: An answer has another length, or sums are none.
+        """
+        form = Form(ring=Ring(2), narrow=0, wide=moved_length(kind))
+        for cohort in self.cohorts:
+            if of is not None and of not in cohort.members:
+                continue
+            contents = [told.get(client) or b"" for client in cohort.members]
+            # One that began anew has told under other keys, or not at all.
+            if len({content[:KEYS_BYTES] for content in contents}) > 1 or not contents[0]:
+                continue
+            total = form.zeros()
+            for client, content in zip(cohort.members, contents, strict=True):
+                with named(client):
+                    wide = WIDE.unpack(content[KEYS_BYTES:], form.wide)
+                total.add(replace(form.zeros(), wide=wide))
+            with named(cohort.members):
+                yield cohort.members, Moved.of(kind, total.signed()[1])
 
     def summed(
         self, request: Request[Any], answers: Mapping[int, MaskedAnswer], lengths: SumLengths

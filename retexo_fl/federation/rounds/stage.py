@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from retexo_fl.client.api import (
     EvaluateRequest,
     HelloAnswer,
     MaskedAnswer,
-    PeerTraffic,
     Request,
     Sums,
     Ticket,
@@ -327,9 +326,8 @@ class StageTraining:
         if masking is None:
             return answers
         masked: dict[int, Any] = dict(answers)  # type: ignore[arg-type]
-        for client, answer in masked.items():
-            self._count_traffic(client, answer)
         request = next(iter(requests(coded).values()))
+        self._count_cohorts(request, masked)
         return [masking.summed(request, masked, self._lengths())]
 
     def _lengths(self) -> SumLengths:
@@ -356,8 +354,10 @@ class StageTraining:
         found = dict(answers)
         lacking = {client for client, answer in found.items() if answer.lacks_weights}
         if lacking and self._all_again:
-            for client, answer in found.items():
-                self._count_traffic(client, answer)
+            if self._clients.masking is None:
+                for client, answer in found.items():
+                    self._count_traffic(client, answer)
+            self._count_cohorts(next(iter(requests(coded).values())), found)
             lacking = {*found}
         if lacking:
             whole = {
@@ -464,17 +464,24 @@ class StageTraining:
         """Of a node: what is the user's own may be anything."""
         return -math.inf if is_plugin(self._config.loss) else 0.0
 
-    def _count_traffic(self, who: Who, answer: TrainAnswer | EvaluateAnswer | MaskedAnswer) -> None:
-        """Enter what a client and its peers exchanged for an answer; of a sum, each has."""
-        if not isinstance(who, int):
-            return
-        moved: dict[str, PeerTraffic] = {}
-        if not isinstance(answer, EvaluateAnswer):
-            moved |= {"train": answer.training_traffic, "evaluate": answer.validation_traffic}
-        if not isinstance(answer, TrainAnswer):
-            moved["evaluate"] = moved.get("evaluate", PeerTraffic()) + answer.traffic
+    def _count_traffic(self, who: Who, answer: TrainAnswer | EvaluateAnswer) -> None:
+        """Enter what a client and its peers exchanged for an answer; a sum tells none."""
+        if isinstance(answer, TrainAnswer):
+            moved = {"train": answer.training_traffic, "evaluate": answer.validation_traffic}
+        else:
+            moved = {"evaluate": answer.traffic}
         for purpose, traffic in moved.items():
             self._clients.count_round(self.ticket, who, traffic, purpose=purpose)
+
+    def _count_cohorts(self, request: Request[object], answers: Mapping[int, MaskedAnswer]) -> None:
+        """Enter what whole cohorts exchanged for their answers, where these are masked."""
+        masking = self._clients.masking
+        told = {client: answer.moved for client, answer in answers.items()} if masking else {}
+        if masking is None or not any(told.values()):
+            return
+        for cohort, moved in masking.moved(type(request), told):
+            for purpose, traffic in moved.by_purpose.items():
+                self._clients.count_round(self.ticket, cohort, traffic, purpose=purpose)
 
     def _validated(self, who: Who, update: TrainAnswer) -> Tally:
         hello, count = self._clients.hello(who), update.validation_examples

@@ -35,6 +35,7 @@ def gate(part: GraphPartition, **keys: Any) -> JobGate:
         BoundaryPlan.from_partition(part),
         config,
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
+        first=lambda: FIRST,
         clients=part.num_clients,
         end_to_end=config.traits.end_to_end,
     )
@@ -185,3 +186,12 @@ def test_notices_of_exchanges_are_as_many_as_rounds_may_have(parts: list[GraphPa
             made.admission(replace(control, weights_digest=bytes([number]) * 32))
         with pytest.raises(PeerRefused, match=f"^flood: client 0: more than {most} exchanges"):
             made.admission(replace(control, weights_digest=b"y" * 32))
+
+
+def test_under_masks_rows_of_another_configuration_or_agreement_are_refused_by_name(
+    parts: list[GraphPartition],
+) -> None:
+    other = replace(KEY, weights_digest=chain_digest(b"told otherwise", None))
+    said = "^plan: client 0: a block of layer 0 that no features made, or by another configuration"
+    with pytest.raises(PeerRefused, match=said):
+        gate(parts[1], **{"secure-aggregation": "masked"}).admission(other)

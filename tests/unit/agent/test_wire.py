@@ -122,7 +122,7 @@ ANSWERS: list[object] = [
     LabelsAnswer(uses=(1, 2, 3), sums=(0.5,)),
     EndAnswer(client=3),
     KeysAnswer(digest=b""),
-    MaskedAnswer(numbers=CODED, beside=b"w" * 16, traffic=ROUND),
+    MaskedAnswer(numbers=CODED, beside=b"w" * 16, moved=b"m" * 8),
 ]
 
 

@@ -70,7 +70,7 @@ def test_an_agent_tells_sums_and_a_local_client_what_is_new(returns: bool, times
     for _ in range(2):
         published = messenger.run(publish(clients, PublishRequest(ticket=TICKET), [0]))
         assert {client: answer.vectors for client, answer in published.items()} == {0: 3}
-        assert messenger.run(collect(clients, CollectRequest(ticket=TICKET), [0])) == {0: 0}
+        assert messenger.run(collect(clients, CollectRequest(ticket=TICKET), [0])) == {0: None}
     for direction in ("out", "in"):
         for kind, volume in (("boundary", MOVED.boundary), ("control", MOVED.control)):
             wanted = {"purpose": "exchange", "direction": direction, "kind": kind}

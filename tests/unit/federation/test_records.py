@@ -157,7 +157,7 @@ ANSWERS: list[object] = [
     LabelsAnswer(uses=(3, 0, 1), sums=(0.5,)),
     EndAnswer(client=3),
     KeysAnswer(digest=b""),
-    MaskedAnswer(numbers=PARCELS, beside=b"w" * 8, traffic=ROUND),
+    MaskedAnswer(numbers=PARCELS, beside=b"w" * 8, moved=b"m" * 8),
     replace(HELLO, mask_key=b"k" * 32, mask_signature=b"s" * 64),
     PredictAnswer(
         nodes=2**40,

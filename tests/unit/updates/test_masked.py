@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
@@ -90,9 +90,19 @@ def test_steps_of_another_number_of_values_are_refused() -> None:
     for numbers in (1, 259):
         with pytest.raises(RemoteProtocolError, match=f"a masked update has {numbers} numbers"):
             codec.decode_update(np.zeros(numbers, np.int64), key, steps)
-    for value in (np.nan, np.inf):
-        with pytest.raises(TrainingDiverged, match="client 4: stage 0, round 1: its update is not"):
-            codec.encode_update(np.full(256, value), key, steps)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_cut_to_zero_and_counted(value: float) -> None:
+    codec = MaskedUpdates()
+    key = UpdateKey(seed=0, job="job", stage=0, round=1, client=4)
+    steps = codec.first_steps(256, most_train=1, terms=3)
+    update = np.ones(256)
+    clear, _ = codec.whole(update, key, steps)
+    numbers, beside = codec.whole(np.where(np.arange(256) == 7, value, update), key, steps)
+    assert numbers[7] == 0
+    assert np.array_equal(np.delete(numbers, 7), np.delete(clear, 7))
+    assert beside[-1] == 1
 
 
 @pytest.mark.parametrize(("clients", "later"), [(10, 3), (1000, 3)])
