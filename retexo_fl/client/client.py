@@ -269,13 +269,23 @@ class GraphClient(Answering):
             yield
         except _TOLD:
             raise
-        except Exception:
+        except Exception as error:
             if self._masks is None:
                 raise
-            logger.exception("client %d: its answer could not be computed", self._partition.client)
+            self._note_failure(error)
             raise SecureAggregationRefused(
                 "an answer could not be computed; the log of its agent says why"
             ) from None
+
+    def _note_failure(self, error: Exception) -> None:
+        """Tell the owner alone what failed: where is in the log of level DEBUG."""
+        logger.warning(
+            "client %d: its answer could not be computed: %s: %s",
+            self._partition.client,
+            type(error).__name__,
+            " ".join(str(error).split()),
+        )
+        logger.debug("it failed here", exc_info=error)
 
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -397,10 +407,10 @@ class GraphClient(Answering):
             return compute()
         except _TOLD:
             raise
-        except Exception:
+        except Exception as error:
             if self._masks is None:
                 raise
-            logger.exception("client %d: its answer could not be computed", self._partition.client)
+            self._note_failure(error)
             return None
 
     def _lacking(self, answer: AnswerT) -> AnswerT:

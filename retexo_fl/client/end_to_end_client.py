@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -69,7 +69,7 @@ class EndToEndClient(GraphClient):
         if weights is None:
             return self._lacking(LACKING_TRAIN)
         update = yield from self._carried_out(
-            trainer.update_steps(
+            lambda: trainer.update_steps(
                 weights,
                 round_number=request.ticket.round,
                 dropout=self._config.dropout,
@@ -87,17 +87,17 @@ class EndToEndClient(GraphClient):
         weights = self._computed_with(known, request.ticket)
         if weights is None:
             return self._lacking(LACKING_EVALUATE)
-        tally = yield from self._carried_out(trainer.tally_steps(weights, request.nodes))
+        tally = yield from self._carried_out(lambda: trainer.tally_steps(weights, request.nodes))
         if known is None:
             return self._lacking(LACKING_EVALUATE)
         return self._judged(request, tally, weights)
 
-    def _carried_out(self, steps: Steps[Found]) -> Steps[Found | None]:
+    def _carried_out(self, begin: Callable[[], Steps[Found]]) -> Steps[Found | None]:
         """Carry out steps; as :meth:`_computed` does where no peer waits for the rest of them."""
         if not self._config.traits.exchanges_in_rounds:
-            return self._computed(lambda: run_alone(steps))
+            return self._computed(lambda: run_alone(begin()))
         with self._sealed():
-            return (yield from steps)
+            return (yield from begin())
 
     def finished(
         self,

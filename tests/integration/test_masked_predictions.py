@@ -142,6 +142,20 @@ def test_the_server_gets_the_sum_of_counts_that_it_would_get_from_each(
     ]
 
 
+def test_an_agent_that_had_a_masked_job_tells_no_bytes_at_its_socket(
+    run: Path, made: list[AgentProcess], tmp_path: Path
+) -> None:
+    _predict(made, run, tmp_path / "masked", _config(run))
+    for agent in made:
+        status = agent.status()
+        assert status["peers"]
+        for peer in status["peers"]:
+            assert (peer["layers"], peer["owed"]["bytes"]) == ([], None)
+            counters = list(peer["channels"].values())
+            assert counters
+            assert {each["wire_bytes_sent"] for each in counters} == {None}
+
+
 @pytest.mark.system
 def test_an_owner_who_insists_on_masks_takes_part(run: Path, tmp_path: Path) -> None:
     parts = open_parts(run.with_name("parts"))

@@ -14,12 +14,14 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from retexo_fl.client import api
+from retexo_fl.client.client import GraphClient
 from retexo_fl.config import make_config
 from retexo_fl.errors import (
     ConfigurationError,
     RemoteProtocolError,
     RoundIncomplete,
     SecureAggregationRefused,
+    TrainingDiverged,
 )
 from retexo_fl.federation import records
 from retexo_fl.graph import Graph, Split
@@ -27,6 +29,9 @@ from retexo_fl.graph.splits import make_split
 from retexo_fl.masking import streams
 from retexo_fl.masking.keys import SecretKeys
 from retexo_fl.simulation.inline_engine import run_inline
+from retexo_fl.training.end_to_end import EndToEndTrainer
+from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.sampled_trainer import SampledTrainer
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, nothing
 from tests.support.masked_training import (
@@ -242,6 +247,10 @@ def test_checkpoints_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             {"introductions": True, "engine": "deployment"},
             "does not go with introductions True",
         ),
+        (
+            {"relay": True, "engine": "deployment"},
+            "does not go with relay true and codec lossless, by whose lengths",
+        ),
     ],
 )
 def test_what_cannot_be_masked_is_refused_before_a_round(
@@ -250,6 +259,49 @@ def test_what_cannot_be_masked_is_refused_before_a_round(
     values = {key.replace("_", "-"): value for key, value in {**MASKED, **changes}.items()}
     with pytest.raises(ConfigurationError, match=sentence):
         make_config(values)
+
+
+def fails(*given: Any, **named: Any) -> Any:
+    del named
+    raise FloatingPointError(f"the data of client 2: {given}")
+
+
+@pytest.mark.parametrize("way", ["lazy", "drop", "sampled", "standard"])
+def test_what_a_client_cannot_compute_is_told_of_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Where its peers wait for the rest of a round it says one sentence; else it adds zeros."""
+    for trainer, name in ((LayerTrainer, "update"), (EndToEndTrainer, "update_steps")):
+        monkeypatch.setattr(trainer, name, fails)
+    monkeypatch.setattr(SampledTrainer, "update_steps", fails)
+    expected, sentence = {
+        "standard": (SecureAggregationRefused, "an answer could not be computed; the log of its"),
+    }.get(way, (TrainingDiverged, "train.layer: 4 values of all clients could not be computed"))
+    with pytest.raises(expected, match=sentence) as told:
+        train(tmp_path / "run", **{**MASKED, **WAYS[way]})
+    assert "data" not in str(told.value)
+    assert "2" not in str(told.value)
+
+
+def test_a_round_that_is_asked_twice_tells_what_it_moved_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client lost the weights that a message changes; its peers had its rows of others."""
+    keys = {**MASKED, **WAYS["standard"], "weight_bits": 8, "update_bits": 8, "rounds": 3}
+    once = ledger_of(train(tmp_path / "once", **keys))
+    held, lost = GraphClient._held, [True]
+
+    def forgotten(self: GraphClient, *named: Any) -> Any:
+        if lost and self.plan.client == 1:
+            lost.clear()
+            return None
+        return held(self, *named)
+
+    monkeypatch.setattr(GraphClient, "_held", forgotten)
+    twice = ledger_of(train(tmp_path / "twice", **keys))
+    assert not lost
+    messages = [ledger.sum(kind="boundary", purpose="train").messages for ledger in (once, twice)]
+    assert messages[1] == messages[0] * 4 // 3
 
 
 def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.agent.status import without_bytes
 from retexo_fl.cli.agent_status import show_status
 
 JOB = "job-0123456789ab"
@@ -94,6 +95,30 @@ def test_bytes_of_tls_stand_where_the_wire_is_not_known(capsys: pytest.CaptureFi
     assert "1.5 MB" in out
     assert "2.0 MB" in out
     assert "1 of 1 peer is connected; nothing is owed" in out
+
+
+def test_of_masked_jobs_a_status_has_no_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Code of the server's reads it, too."""
+    counters = {"wire_bytes_sent": 7_000_000, "tls_bytes_sent": 6_000_000, "blocks": 3}
+    counters |= {"wire_bytes_received": 8_000_000, "tls_bytes_received": 9_000_000}
+    peers = [_peer(1, connected=True, channels={"tcp": counters})]
+    told = without_bytes(_agent(peers, flower={"up": 5}, datagrams={"a": 1}, deliveries=[2]))
+    (peer,) = told["peers"]
+    assert peer["channels"]["tcp"] == dict.fromkeys(counters) | {"blocks": 3}
+    assert (peer["owed"], peer["awaited"]) == (
+        {"blocks": 12, "bytes": None},
+        {"blocks": 1, "bytes": None},
+    )
+    assert (peer["layers"], told["flower"], told["datagrams"], told["deliveries"]) == (
+        [],
+        None,
+        None,
+        [],
+    )
+    show_status(told)
+    out = capsys.readouterr().out
+    assert "12 blocks (-) owed to 1 peer" in out
+    assert "MB" not in out.replace("310 MB", "").replace("329 MB", "")
 
 
 def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
