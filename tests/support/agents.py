@@ -31,6 +31,7 @@ from retexo_fl.masking.agreement import LEAST
 from tests.support.commands import environment, program
 from tests.support.host import Host
 from tests.support.loopback import make_members
+from tests.support.nursery import Born, bear
 from tests.support.owners import agreed
 from tests.support.runs import ledger_of, model_bytes
 from tests.support.thread_grid import ThreadGrid
@@ -59,7 +60,7 @@ class AgentProcess:
     folder: Path
     client: int
     extra: Mapping[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Born | None = None
     start_s: float = _START_S
     host: Host | None = None
     program: Sequence[str] = ()
@@ -98,6 +99,14 @@ class AgentProcess:
 
     def begin(self) -> None:
         """Start it."""
+        if self.host is None and not self.program and not self.extra:
+            self.process = bear(
+                self.command[1:],
+                env=environment(),
+                log=self.folder / "log",
+                ending=self.folder / "ended",
+            )
+            return
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,

@@ -1,0 +1,177 @@
+"""Agents as forks of a process that has imported what they need: a start without two CPU seconds.
+
+Each is the real command in a process of its own, with memory that no test has touched: what forks
+is a program that imports and does nothing else. That the installed program starts is tested where
+an agent runs on a host, under a service manager or with a program or environment of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support import cpu_account
+from tests.support.commands import ROOT, environment
+
+_IMPORTED = (
+    *("retexo_fl.agent.process", "retexo_fl.cli.agent", "retexo_fl.client.factory"),
+    *("retexo_fl.cli.run", "torch"),
+)
+_LOOK_S = 0.005
+
+
+class Born:
+    """A process that the nursery forked, with what tests use of a ``subprocess.Popen``."""
+
+    def __init__(self, pid: int, ending: Path) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ending = ending
+
+    def poll(self) -> int | None:
+        """Return its exit code, as ``Popen.poll`` does."""
+        if self.returncode is None and self._ending.exists():
+            code, spent_s = self._ending.read_text().split()
+            cpu_account.note_elsewhere(float(spent_s))
+            self.returncode = int(code)
+            self._ending.unlink()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(_LOOK_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class _Nursery:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._end)
+
+    def bear(self, order: Mapping[str, Any]) -> int:
+        """Have a process forked, and return its id."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
+
+    def _end(self) -> None:
+        # Which ends what it forked, too.
+        self._process.communicate()
+
+
+_nursery = functools.cache(_Nursery)
+
+
+def bear(arguments: Sequence[str], *, env: Mapping[str, str], log: Path, ending: Path) -> Born:
+    """Run ``retexo ARGUMENTS`` in a process of its own.
+
+    Args:
+        arguments: Of the command.
+        env: All variables that it has.
+        log: What its output is appended to.
+        ending: A file that is there once it has ended, for the one who asks.
+    """
+    order = {"arguments": [*arguments], "env": dict(env), "log": str(log), "ending": str(ending)}
+    return Born(_nursery().bear({**order, "cwd": str(Path.cwd())}), ending)
+
+
+# ---- the program that forks ----------------------------------------------------------------------
+
+
+def _main() -> None:
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    endings: dict[int, Path] = {}
+
+    def reap(_number: int, _frame: object) -> None:
+        for pid in [*endings]:
+            ended, status, used = os.wait4(pid, os.WNOHANG)
+            if ended:
+                path = endings.pop(pid)
+                code = os.waitstatus_to_exitcode(status)
+                made = path.with_name(f"{path.name}.part")
+                made.write_text(f"{code} {used.ru_utime + used.ru_stime}")
+                made.rename(path)
+
+    # Ctrl-C is for the tests, which then close the input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        order = json.loads(line)
+        # Nothing is reaped before its ending is known.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        pid = os.fork()
+        if pid == 0:
+            _become(order)
+        endings[pid] = Path(order["ending"])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+    for pid in [*endings]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _become(order: Mapping[str, Any]) -> None:
+    """Be the command, in the place of the process that forks."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for opened, number in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(opened, number)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.argv = ["retexo", *order["arguments"]]
+    code: object = 1
+    try:
+        from retexo_fl.cli import main
+
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+if __name__ == "__main__":
+    _main()
