@@ -25,6 +25,7 @@ from tests.support.cli import CommandLine
 from tests.support.commands import environment
 from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
+from tests.support.nursery import Born
 from tests.support.runs import (
     Interrupter,
     configured,
@@ -209,12 +210,12 @@ def test_workers_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
             time.sleep(0.05)
 
 
-def has_compiler(process: subprocess.Popen[bytes] | None) -> bool:
+def has_compiler(process: subprocess.Popen[bytes] | Born | None) -> bool:
     assert process is not None
     return "llvmlite" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
-def workers_of(process: subprocess.Popen[bytes] | None) -> list[int]:
+def workers_of(process: subprocess.Popen[bytes] | Born | None) -> list[int]:
     assert process is not None
     return workers_below(process.pid)
 

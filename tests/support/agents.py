@@ -15,6 +15,7 @@ from typing import Any
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.promises import part_digest, uses_of_part
 from retexo_fl.agent.remote import ask_agent
+from retexo_fl.channels.addresses import DATAGRAM_SCHEMES
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.roster import Member, Roster
@@ -69,8 +70,12 @@ class AgentProcess:
     def command(self) -> list[str]:
         """The program, and what it is told."""
         ours = self.program or [program("retexo")]
-        command = [*ours, "agent", "run", "--config", str(self.settings)]
+        command = [*ours, *self._arguments]
         return command if self.host is None else self.host.command(command)
+
+    @property
+    def _arguments(self) -> list[str]:
+        return ["agent", "run", "--config", str(self.settings)]
 
     @property
     def socket(self) -> Path:
@@ -99,9 +104,12 @@ class AgentProcess:
 
     def begin(self) -> None:
         """Start it."""
-        if self.host is None and not self.program and not self.extra:
+        if not self.program and not self.extra:
+            told = self.settings.read_text()
             self.process = bear(
-                self.command[1:],
+                self._arguments,
+                namespace="" if self.host is None else self.host.namespace,
+                datagrams=any(f'"{name}://' in told for name in DATAGRAM_SCHEMES),
                 env=environment(),
                 log=self.folder / "log",
                 ending=self.folder / "ended",

@@ -1,13 +1,14 @@
 """Agents as forks of a process that has imported what they need: a start without two CPU seconds.
 
 Each is the real command in a process of its own, with memory that no test has touched: what forks
-is a program that imports and does nothing else. That the installed program starts is tested where
-an agent runs on a host, under a service manager or with a program or environment of its own.
+is a program that imports and does nothing else. That the installed program starts is tested by
+deployments, and where an agent has a service manager, a program or an environment of its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import importlib
 import json
@@ -28,7 +29,13 @@ _IMPORTED = (
     *("retexo_fl.agent.process", "retexo_fl.cli.agent", "retexo_fl.client.factory"),
     *("retexo_fl.cli.run", "torch"),
 )
+#: Of agents that exchange vectors by datagrams, with machine code; others load none of it.
+_FOR_DATAGRAMS = ("retexo_fl.kernel_path.carrying.endpoints", "retexo_fl.kernel_path.carrying.path")
 _LOOK_S = 0.005
+#: linux/sched.h, linux/mount.h and umount(2); Python has them from 3.12 on.
+_NEW_MOUNTS, _NEW_NETWORK = 0x20000, 0x40000000
+_RECURSIVE, _SLAVE = 0x4000, 0x80000
+_DETACH = 2
 
 
 class Born:
@@ -68,10 +75,10 @@ class Born:
 
 
 class _Nursery:
-    def __init__(self) -> None:
+    def __init__(self, *imported: str) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, *imported],
             cwd=ROOT,
             env=environment(),
             stdin=subprocess.PIPE,
@@ -97,7 +104,15 @@ class _Nursery:
 _nursery = functools.cache(_Nursery)
 
 
-def bear(arguments: Sequence[str], *, env: Mapping[str, str], log: Path, ending: Path) -> Born:
+def bear(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    ending: Path,
+    namespace: str = "",
+    datagrams: bool = False,
+) -> Born:
     """Run ``retexo ARGUMENTS`` in a process of its own.
 
     Args:
@@ -105,16 +120,20 @@ def bear(arguments: Sequence[str], *, env: Mapping[str, str], log: Path, ending:
         env: All variables that it has.
         log: What its output is appended to.
         ending: A file that is there once it has ended, for the one who asks.
+        namespace: Of the network, where it is not this machine's.
+        datagrams: It will need what sends and takes them.
     """
-    order = {"arguments": [*arguments], "env": dict(env), "log": str(log), "ending": str(ending)}
-    return Born(_nursery().bear({**order, "cwd": str(Path.cwd())}), ending)
+    places = {"log": log, "ending": ending, "cwd": Path.cwd()}
+    order: dict[str, Any] = {name: str(place) for name, place in places.items()}
+    order |= {"arguments": [*arguments], "env": dict(env), "namespace": namespace}
+    return Born(_nursery(*(_FOR_DATAGRAMS if datagrams else ())).bear(order), ending)
 
 
 # ---- the program that forks ----------------------------------------------------------------------
 
 
 def _main() -> None:
-    for name in _IMPORTED:
+    for name in (*_IMPORTED, *sys.argv[1:]):
         importlib.import_module(name)
     endings: dict[int, Path] = {}
 
@@ -155,6 +174,8 @@ def _become(order: Mapping[str, Any]) -> None:
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for opened, number in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(opened, number)
+    if order["namespace"]:
+        _enter(order["namespace"])
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
@@ -171,6 +192,22 @@ def _become(order: Mapping[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)
+
+
+def _enter(namespace: str) -> None:
+    """Be in a network of its own, and see its interfaces in /sys, as by ``ip netns exec``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: object) -> None:
+        if getattr(libc, name)(*arguments):
+            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+    with Path("/run/netns", namespace).open("rb") as network:
+        call("setns", network.fileno(), _NEW_NETWORK)
+    call("unshare", _NEW_MOUNTS)
+    call("mount", b"", b"/", b"none", _SLAVE | _RECURSIVE, None)
+    call("umount2", b"/sys", _DETACH)
+    call("mount", namespace.encode(), b"/sys", b"sysfs", 0, None)
 
 
 if __name__ == "__main__":
