@@ -97,7 +97,7 @@ def run_training(
         grid: The way to the clients' Flower nodes.
         config: What to train; ``resume`` names a run to continue.
         listeners: Called with every event.
-        clock: For the deadlines of exchanges.
+        clock: For all deadlines.
         profile: Of a new job; a resumed one has its own.
         overwrite: Replace a run in the new job's directory, once that has its first checkpoint
             after the first exchange, or has finished; until then that run stays.

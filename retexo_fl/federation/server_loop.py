@@ -75,7 +75,7 @@ class ServerLoop:
         config: The configuration of the job.
         run: Where its results go.
         job: What earlier attempts achieved, added to by this one.
-        clock: By which exchanges are waited for.
+        clock: By which clients are waited for.
     """
 
     grid: Grid

@@ -224,7 +224,7 @@ class LazyMessagePassing(Strategy):
             grid: The way to the clients' Flower nodes.
             job: What earlier attempts achieved; a new job if None.
             on_silence: Called while a question waits for clients on other machines.
-            watch: Goes with every exchange.
+            watch: Its clock, for all waits; goes with every exchange.
 
         Raises:
             PartitionError: The clients' parts do not belong together.
@@ -236,7 +236,11 @@ class LazyMessagePassing(Strategy):
         note_effective_plan(config)
         job = JobState.begin() if job is None else job
         messenger = Messenger(
-            grid, ledger=job.ledger, policy=WaitPolicy.of(config), on_silence=on_silence
+            grid,
+            ledger=job.ledger,
+            policy=WaitPolicy.of(config),
+            on_silence=on_silence,
+            clock=watch.clock,
         )
         hello = Ticket(job=job.job, attempt=job.attempt)
         federation = greet(

@@ -46,12 +46,13 @@ def train_on_fickle_grid(
     *,
     see: See = unchanged,
     made: Callable[[InProcessClients], None] = lambda clients: None,
+    clock: HandClock | None = None,
 ) -> None:
     """Train, with ``change`` before each message and ``see`` after each answer.
 
-    ``made`` gets the clients before they are asked anything. Time passes while nobody answers, and
-    not while clients compute: on a busy machine, too, those are absent whom ``change`` has
-    silenced, and no others.
+    ``made`` gets the clients before they are asked anything. Time, by ``clock``, passes while
+    nobody answers, and not while clients compute: on a busy machine, too, those are absent whom
+    ``change`` has silenced, and no others.
     """
     clients = InProcessClients(parts, config)
     made(clients)
@@ -68,4 +69,4 @@ def train_on_fickle_grid(
 
     grid = Grid(build_client_app(find), config.clients, config_values(config))
     grid.weather.replace = see
-    run_training(grid, config, clock=HandClock())
+    run_training(grid, config, clock=clock or HandClock())
