@@ -186,14 +186,15 @@ class Adversary:
     ) -> None:
         """Tell the clients of a cohort, or some of them, that it is theirs."""
         members = tuple(sorted(cohort))
+        signed = [self._signed.get(client, Signed(b"", b"")) for client in members]
         request = KeysRequest(
             ticket=self.ticket(attempt),
             agreement=self.agreement.digest,
             cohort=members,
             uses=" ".join(sorted(self.agreement.cohorts[0].uses)),
-            keys=np.frombuffer(b"".join(self._signed[c].key for c in members), np.uint8),
+            keys=np.frombuffer(b"".join(its.key for its in signed), np.uint8),
             most_count=MOST_COUNT,
-            signatures=b"".join(self._signed[c].signature for c in members),
+            signatures=b"".join(its.signature for its in signed),
         )
         for client in members if to is None else to:
             self.clients[client].ask(replace(request, **changes))
