@@ -20,6 +20,7 @@ from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
+from tests.support.hand_clock import HandClock
 from tests.support.loopback import make_members
 from tests.support.masked_training import HALVES, MASKED, QUORUM, parts
 from tests.support.owners import OwnerOf, agreed
@@ -56,6 +57,7 @@ class Owned:
     silent: dict[Where, Collection[int]] = field(default_factory=dict)
     told: list[tuple[Where, int]] = field(default_factory=list)
     clients: InProcessClients | None = None
+    clock: HandClock = field(default_factory=HandClock)
     jobs: set[str] = field(default_factory=set)
     over: set[tuple[Where, int]] = field(default_factory=set)
 
@@ -93,7 +95,9 @@ class Owned:
 
     def train(self, out: Path, change: Change | None = None, **keys: Any) -> Path:
         config = configured(out, **{**KEYS, **keys})
-        train_on_fickle_grid(config, parts(CLIENTS), change or self.change, made=self.keep)
+        train_on_fickle_grid(
+            config, parts(CLIENTS), change or self.change, made=self.keep, clock=self.clock
+        )
         return out
 
 
@@ -205,6 +209,28 @@ def test_a_cohort_waits_for_keys_until_its_client_is_back(owned: Owned) -> None:
     cohort = [*owned.cohort_of(4)]
     absent = {event["round"]: event.get("absent", []) for event in rounds_of(run)}
     assert absent == {1: cohort, 2: cohort, 3: []}
+
+
+def test_where_no_other_cohort_is_enough_its_members_are_waited_for(owned: Owned) -> None:
+    """A few of a cohort that have its new keys are not enough, though as many clients are."""
+    owned.federation = agreed(owned.roster, owned.identities, cohort_size=CLIENTS)
+    owned.begins_anew["train.layer", 2] = (4,)
+    away_s: list[float] = []
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        owned.change(grid, message)
+        keys = [client for (kind, _), client in owned.told if kind == "query.keys"]
+        if message.metadata.message_type == "query.keys" and len(keys) == CLIENTS + 1:
+            away_s.append(owned.clock.now_s())
+            grid.on_look = lambda: look(grid)
+
+    def look(grid: FickleGrid) -> None:
+        # Longer than ten rounds' deadlines.
+        is_away = owned.clock.now_s() < away_s[0] + 12.0
+        grid.weather.mute = {node_of(5)} if is_away else set()
+
+    run = owned.train(owned.folder / "run", change, **QUORUM, cohort_size=CLIENTS)
+    assert [event["summed"] for event in rounds_of(run)] == [CLIENTS] * 3
 
 
 def test_a_client_that_begins_anew_forever_ends_the_run_by_name(owned: Owned) -> None:
