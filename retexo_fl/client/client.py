@@ -391,8 +391,20 @@ class GraphClient(Answering):
             assert answer is not None
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
-        hidden: Any = self._masks.hide(request, answer, weights, lengths, beside, cut=cut)
+        again = self._is_again(request)
+        hidden: Any = self._masks.hide(
+            request, answer, weights, lengths, beside, cut=cut, again=again
+        )
         return cast("AnswerT", hidden)
+
+    def _is_again(self, request: Request[Any]) -> bool:
+        """Return whether a round was begun before, by clients of whom some lacked weights."""
+        return (
+            self._config.traits.exchanges_in_rounds
+            and self._codec.sends_changes
+            and isinstance(request, TrainRequest | EvaluateRequest)
+            and not self._codec.changed(request.weights)
+        )
 
     def _computed(self, compute: Callable[[], Found]) -> Found | None:
         """Return what an answer is made of; under masks None if that failed.

@@ -115,7 +115,7 @@ class EndToEndClient(GraphClient):
                 training = moved.get("train", PeerTraffic())
                 told = replace(told, training_traffic=training, validation_traffic=validating)
         elif self._config.traits.exchanges_in_rounds:
-            again = self._codec.sends_changes and not self._codec.changed(request.weights)
+            again = self._is_again(request)
             hidden = self._masks.hide_moved(request, Moved(by_purpose=moved), again=again)
             told = replace(told, moved=hidden)
         if isinstance(request, EvaluateRequest) and request.last and not is_lacking(answer):

@@ -272,6 +272,7 @@ class ClientMasks:
         beside: np.ndarray = NOTHING,
         *,
         cut: int = 0,
+        again: bool = False,
     ) -> MaskedAnswer:
         """Return an answer under masks.
 
@@ -283,6 +284,7 @@ class ClientMasks:
             lengths: How many numbers it has.
             beside: Of an update, the whole numbers beside it.
             cut: How many values were cut before.
+            again: A second time, since clients lacked weights, and sent peers rows of others.
 
         Raises:
             SecureAggregationRefused: Its sum would tell the server more than it may.
@@ -290,7 +292,11 @@ class ClientMasks:
         known = self._known(request.ticket)
         form = form_of(request, lengths, known.counter)
         label = self._label(
-            known, request, form=told_form(request, form), weights=told_weights(request, weights)
+            known,
+            request,
+            form=told_form(request, form),
+            weights=told_weights(request, weights),
+            purpose=_named(purpose_of(request), again=again),
         )
         numbers = numbers_of(
             request,
@@ -315,7 +321,7 @@ class ClientMasks:
         Args:
             request: What was asked.
             moved: For it.
-            again: A second time, since clients lacked weights.
+            again: As for :meth:`hide`.
 
         Returns:
             Which keys they are under, then the numbers. None if it has no keys: then its cohort
@@ -329,7 +335,7 @@ class ClientMasks:
         except MaskingKeysLost:
             return None
         sums = Sums.of(Ring(2), np.zeros(0, np.int8), moved.numbers(type(request)))
-        purpose = f"{purpose_of(request)} bytes{' again' if again else ''}"
+        purpose = _named(f"{purpose_of(request)} bytes", again=again)
         form = hashlib.sha256(sums.form.words).digest()
         label = self._label(known, request, form=form, weights=b"", purpose=purpose)
         return known.publics.digest[:KEYS_BYTES] + known.holder.hide(label, sums).wide.tobytes()
@@ -347,7 +353,8 @@ class ClientMasks:
         """
         known = self._known(request.ticket)
         form = hashlib.sha256(number.form.words).digest()
-        label = self._label(known, request, form=form, weights=hashlib.sha256(told).digest())
+        weights, purpose = hashlib.sha256(told).digest(), purpose_of(request)
+        label = self._label(known, request, form=form, weights=weights, purpose=purpose)
         hidden = known.holder.hide(label, number)
         return MaskedAnswer(numbers=np.frombuffer(hidden.content, np.uint8), beside=b"")
 
@@ -360,7 +367,7 @@ class ClientMasks:
         *,
         form: bytes,
         weights: bytes,
-        purpose: str | None = None,
+        purpose: str,
     ) -> Label:
         """Return the label of an answer: who is added up is not the server's to say."""
         ticket = request.ticket
@@ -369,7 +376,7 @@ class ClientMasks:
             config=self._config,
             place=Place(
                 attempt=ticket.attempt,
-                purpose=purpose or purpose_of(request),
+                purpose=purpose,
                 stage=ticket.stage,
                 round=ticket.round,
             ),
@@ -470,6 +477,10 @@ class ClientMasks:
 
     def _put(self, known: Mapping[str, Any]) -> None:
         self._store.put_note(_NOTE, json.dumps(known).encode())
+
+
+def _named(purpose: str, *, again: bool) -> str:
+    return f"{purpose} again" if again else purpose
 
 
 def _secret_keys(known: Mapping[str, Any]) -> SecretKeys:
