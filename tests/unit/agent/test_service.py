@@ -51,6 +51,7 @@ from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.headers import InnerBlock, RoundName
 from retexo_fl.client.peering import relay_request
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.store import FolderStore
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import (
     ChannelUnavailable,
@@ -428,6 +429,10 @@ def test_an_exchange_is_closed_when_its_time_is_over_and_not_before(
         waiting = asyncio.ensure_future(both.ask(0, asked))
         if wait_s > 1:
             await until(lambda: both.jobs[0].running[0].message == "collect")
+            # It has looked, and would be found closed after a kill.
+            await asyncio.sleep(0.15)
+            store = FolderStore(both.root / "0" / "jobs" / JOB / "store")
+            assert store.missing_peers(0, FIRST.weights_digest) is None
             await both.ask(1, PublishRequest(ticket=first))
         found = await waiting
         train = TrainRequest(ticket=replace(first, round=1), weights=both.weights())

@@ -166,8 +166,11 @@ def test_what_has_only_been_overtaken_is_not_resent() -> None:
 
 def test_a_packet_far_behind_is_resent_at_once() -> None:
     window = SendWindow(200, now_s=0.0)
+    assert window.next_deadline_s() == -math.inf
     window.to_send(0.0, 200)
+    assert 0.0 < window.next_deadline_s() < math.inf
     window.acked(0, bits_of(*range(1, 180)), 0.001)
+    assert (window.room, window.next_deadline_s()) == (0, -math.inf)
     assert window.to_send(0.001, 64).tolist() == [0]
     # Sent again it is as young as the newest; it does not count as lost again.
     window.acked(0, bits_of(*range(1, 190)), 0.0011)
@@ -188,6 +191,8 @@ def test_an_ack_of_a_later_block_makes_the_earlier_want_its_own() -> None:
     assert resent.tolist() == [500]
     assert ack_flags(resent).tolist() == [ACK_WANTED]
     assert window.acked(0, bits_of(*range(512)), 0.007) == 12
+    # Which says nothing of the later block.
+    assert not len(window.lost_to_send(0.007, 64))
 
 
 def test_what_was_never_sent_cannot_be_acknowledged() -> None:
@@ -209,6 +214,14 @@ def test_lost_packets_come_before_new_ones() -> None:
     assert window.to_send(0.001, 5).tolist() == [0, 1, 200, 201, 202]
     assert window.room == 256 - 203
     assert window.new_to_send(0.001, 2).tolist() == [203, 204]
+
+
+def test_a_window_of_one_packet_sends_one_at_a_time() -> None:
+    window = SendWindow(2, now_s=0.0, window=1)
+    assert window.to_send(0.0, 64).tolist() == [0]
+    assert not len(window.to_send(0.0, 64))
+    window.acked(0, bits_of(0), 0.001)
+    assert window.to_send(0.001, 64).tolist() == [1]
 
 
 def test_a_stream_without_packets_is_done() -> None:
