@@ -278,8 +278,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         who=st.sets(st.integers(0, MOST - 1), min_size=1, max_size=2),
-        what=st.sampled_from(["leave", "change", "all change", "come back"]),
-        is_forgotten=st.booleans(),
+        what=st.sampled_from(["leave", "leave", "change", "change", "all change", "come back"]),
+        is_forgotten=st.sampled_from([False, False, True]),
     )
     def agree(self, who: set[int], what: str, *, is_forgotten: bool) -> None:
         """Have owners sign another file, which may say nothing of the one before."""
