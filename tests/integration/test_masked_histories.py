@@ -454,6 +454,7 @@ def _histories(files: Files, noted: Noted, examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.timeout(900)
 def test_no_history_of_questions_tells_of_fewer_than_three(files: Files, noted: Noted) -> None:
     _histories(files, noted, examples=20, steps=8)
 
