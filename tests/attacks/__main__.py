@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -93,6 +94,8 @@ def main() -> int:
     names = parser.parse_args().names or [*ATTACKS]
     if unknown := [name for name in names if name not in ATTACKS]:
         parser.error(f"{unknown[0]}: expected some of {', '.join(ATTACKS)}")
+    # Ended from outside, it ends its agents, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     read = []
     with attacked() as agents:
         plays.check_sums(agents)
