@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Final, Self
-
-import numpy as np
 
 from retexo_fl.errors import ConfigurationError
 
@@ -100,9 +99,15 @@ def unclear_date(text: str) -> str:
 
 def date_text(value: Any) -> str | None:
     """Return a date as ISO 8601 writes it; None for what is no date."""
-    if isinstance(value, np.datetime64):
-        return None if np.isnat(value) else str(np.datetime_as_string(value))
-    return value.isoformat() if isinstance(value, date) else None
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return None
+    # Words about the command need no numpy.
+    import numpy as np
+
+    is_time = isinstance(value, np.datetime64) and not np.isnat(value)
+    return str(np.datetime_as_string(value)) if is_time else None
 
 
 def moment_text(value: object) -> object:
@@ -157,7 +162,7 @@ def finite_number(value: Any) -> float:
     """
     number = float(value)
     is_odd = isinstance(value, str) and ("_" in value or not value.isascii())
-    if is_odd or not np.isfinite(number):
+    if is_odd or not math.isfinite(number):
         raise ValueError(value)
     return number
 
