@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import Identity
@@ -132,19 +133,20 @@ def signer_if_possible(settings: AgentSettings, asked: str) -> tuple[RosterSigne
         ConfigurationError: They cannot be, and the owner wants them.
         IdentityError: Key, certificate or roster file cannot be used.
     """
-    signer, reason = _signer(settings)
     required = settings.require_secure_aggregation
-    if asked == "none" and required:
-        raise ConfigurationError(
-            "secure-aggregation: none; expected masked (require-secure-aggregation in this "
-            "client's agent.toml)"
-        )
-    if asked != "none" and signer is not None:
+    if asked == "none":
+        if required:
+            raise ConfigurationError(
+                "secure-aggregation: none; expected masked (require-secure-aggregation in this "
+                "client's agent.toml)"
+            )
+        return None, "secure-aggregation none: the server reads the summary"
+    signer, reason = _signer(settings)
+    if signer is not None:
         return signer, MASKED
     if asked == "masked" or required:
         raise ConfigurationError(f"secure-aggregation: masked, but {reason}")
-    why = f" ({reason})" if asked != "none" else ""
-    return None, f"secure-aggregation none: the server reads the summary{why}"
+    return None, f"secure-aggregation none: the server reads the summary ({reason})"
 
 
 def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
@@ -153,10 +155,9 @@ def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
     if not roster or not Path(roster).exists():
         return None, "there is no roster file; expected roster in this client's agent.toml"
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
-    signer = Introductions(replace(settings, introductions=False), identity).signer()
-    assert signer is not None
+    settings = replace(settings, introductions=False)
     try:
-        members = signer.agreement().cohort_of(identity.client).members
+        members = OwnersFile(settings, identity).agreement().cohort_of(identity.client).members
     except AgreementError as error:
         return None, str(error)
     if len(members) < settings.least_clients:
@@ -164,4 +165,5 @@ def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
             f"its cohort has {counted(len(members), 'client')}; expected {settings.least_clients} "
             "at least (least-clients)"
         )
-    return signer, ""
+    # It counts as a start of this client, so not before all else is well.
+    return Introductions(settings, identity).signer(), ""

@@ -321,6 +321,7 @@ def test_commands_refuse_what_they_cannot_do(
     assert told in retexo.refused(*share)
     none = retexo.refused(*share, "--secure-aggregation", "none")
     assert none.startswith("secure-aggregation: none; expected masked (require-secure-aggregation")
+    assert not Path(settings["state"]).exists()
     fit = ("features", "fit", "--superlink", "127.0.0.1:1", "--insecure", "--out", "r.toml")
     for options, told in (
         ((), "clients: missing; expected how many the deployment has"),
