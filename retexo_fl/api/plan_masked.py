@@ -17,8 +17,7 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.training.cohorts import brought, simulated_agreement, terms_of
-from retexo_fl.training.link_split import USES, counts_by_use
-from retexo_fl.training.link_trainer import group_size
+from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import Beside, MaskedSize, masked_volume
 
@@ -67,7 +66,6 @@ def masked_size(
         end_to_end=config.traits.end_to_end,
         update_bits=config.update_bits,
         basis_bits=config.basis_bits,
-        most_count=_most_count(config, parts),
         classes=lengths.classes,
         label_numbers=lengths.label_words or lengths.label_sums,
         metric=Beside.of(lengths.metric, counts=lengths.metric_counts),
@@ -84,13 +82,6 @@ def _moved_in_rounds(config: RunConfig) -> tuple[int, int]:
 
 def _counts(config: RunConfig, parts: Sequence[GraphPartition]) -> dict[int, dict[str, int]]:
     return {part.client: {**counts_by_use(config, part), "nodes": part.num_inner} for part in parts}
-
-
-def _most_count(config: RunConfig, parts: Sequence[GraphPartition]) -> int:
-    """Return how many nodes there are, or pairs of a use if these are more."""
-    by_use = [counts_by_use(config, part) for part in parts]
-    pairs = [sum(of[use] for of in by_use) * group_size(config, use) for use in USES]
-    return max(sum(part.num_inner for part in parts), *pairs)
 
 
 # ---- what a sum shows ---------------------------------------------------------------------------

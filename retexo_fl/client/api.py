@@ -74,6 +74,8 @@ class HelloRequest(Request["HelloAnswer"]):
 class HelloAnswer:
     """What a client reports about itself: sizes and counts, no keys, no edges, no labels.
 
+    Where sums are masked all counts are 0, since it tells :class:`CountsAnswer` in their place.
+
     Attributes:
         version: :data:`MESSAGE_VERSION` of the client.
         client: Its index.
@@ -95,6 +97,8 @@ class HelloAnswer:
         recipe: Digest of the feature recipe that its part was made by; empty without one.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
+        brings: Where sums are masked, the uses that it has nodes of (:data:`.USES`), with spaces
+            between: by the agreement, where its owner signed one.
         mask_key: Where sums are masked, 32 bytes: its public key of the attempt. Then it tells
             neither ``label_uses`` nor ``label_sums``.
         mask_signature: 88 bytes, its counters (:class:`.Counters`) and the signature of key and
@@ -122,9 +126,14 @@ class HelloAnswer:
     member: str = ""
     edge_features: int = 0
     directed: bool = False
+    brings: str = ""
     mask_key: bytes | None = None
     mask_signature: bytes | None = None
     agreement: bytes | None = None
+
+    def has(self, use: str) -> bool:
+        """Return whether it has nodes, or pairs, of a use."""
+        return getattr(self, use) > 0 if self.mask_key is None else use in self.brings.split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +261,7 @@ class MaskedAnswer:
     """An answer of which only the sum over a whole cohort can be read.
 
     It takes the place of a :class:`TrainAnswer`, :class:`EvaluateAnswer`, :class:`BasisAnswer`,
-    :class:`GramAnswer`, :class:`LabelsAnswer` or :class:`PredictAnswer`, as
+    :class:`GramAnswer`, :class:`CountsAnswer`, :class:`LabelsAnswer` or :class:`PredictAnswer`, as
     :mod:`retexo_fl.client.masked_answers` has their numbers. A :class:`ColumnSumsRequest` has no
     other answer.
 
@@ -284,7 +293,6 @@ class KeysRequest(Request["KeysAnswer"]):
         cohort: Clients that are added up with this one, itself among them, ascending.
         uses: What their sums may be of (:data:`.USES`), with spaces between.
         keys: uint8, 32 bytes of each member, in order.
-        most_count: What no count adds up to more than, over all clients: their nodes, or pairs.
         signatures: 88 bytes of each, as in :class:`HelloAnswer`; None in a simulation.
     """
 
@@ -292,7 +300,6 @@ class KeysRequest(Request["KeysAnswer"]):
     agreement: bytes = field(metadata=named("mask-agreement"))
     cohort: tuple[int, ...] = field(metadata=named("mask-cohort"))
     keys: np.ndarray
-    most_count: int = field(metadata=named("mask-counts"))
     uses: str = field(default="", metadata=named("mask-uses"))
     signatures: bytes | None = None
 
@@ -324,6 +331,30 @@ class EndAnswer:
     """The job is forgotten; ``client`` is the index of whose it was."""
 
     client: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsRequest(Request["CountsAnswer"]):
+    """Count nodes and vectors, which hello does not tell where sums are masked."""
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsAnswer:
+    """Sums over the clients of a cohort; nodes of a use that its sums are not of do not count.
+
+    Attributes:
+        nodes: As in :class:`HelloAnswer`; likewise the others.
+    """
+
+    nodes: int
+    train: int
+    validation: int
+    test: int
+    vectors_out: int
+    vectors_in: int
+    vectors_drawn: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -732,6 +763,7 @@ COLUMNS: Final = _question("columns", "query.columns", ColumnsRequest, ColumnsAn
 COLUMN_SUMS: Final = _question("column_sums", "query.sums", ColumnSumsRequest, MaskedAnswer)
 RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 KEYS: Final = _question("keys", "query.keys", KeysRequest, KeysAnswer)
+COUNTS: Final = _question("counts", "query.counts", CountsRequest, CountsAnswer)
 LABELS: Final = _question("labels", "query.labels", LabelsRequest, LabelsAnswer)
 END: Final = _question("end", "query.end", EndRequest, EndAnswer)
 
@@ -743,13 +775,13 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
             *(SUMMARY, COLUMNS, COLUMN_SUMS, RECIPE),
-            *(KEYS, LABELS, END),
+            *(KEYS, COUNTS, LABELS, END),
         )
     }
 )
 #: Answered by sums, which may be masked.
 _SUMMED: Final = frozenset(
-    question.request for question in (BASIS, GRAM, LABELS, TRAIN, EVALUATE, PREDICT)
+    question.request for question in (BASIS, GRAM, COUNTS, LABELS, TRAIN, EVALUATE, PREDICT)
 )
 _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -34,6 +34,8 @@ from retexo_fl.client.api import (
     BasisRequest,
     CollectAnswer,
     CollectRequest,
+    CountsAnswer,
+    CountsRequest,
     EndAnswer,
     EndRequest,
     EvaluateAnswer,
@@ -290,32 +292,40 @@ class GraphClient(Answering):
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        part, counts = self._partition, self._counts()
+        part, counts, brings = self._partition, self._told_counts(), ""
         key, signature, agreement = None, None, None
         if self._masks is not None:
             agreement = self._masks.agreed()
             key, signature = self._masks.introduce(request.ticket.attempt)
+            has = [use for use in USES if getattr(counts, use)]
+            brings = " ".join(sorted(self._masks.brings(has)))
+            counts = CountsAnswer(**dict.fromkeys(asdict(counts), 0))
         return HelloAnswer(
             version=MESSAGE_VERSION,
             client=part.client,
             num_clients=part.num_clients,
             partitioning=part.partitioning,
-            nodes=part.num_inner,
-            train=counts["train"],
-            validation=counts["validation"],
-            test=counts["test"],
             features=part.num_features,
             classes=part.num_classes,
             edge_features=self._edge_values.num_attributes,
             directed=self._edge_values.is_directed,
-            vectors_out=self._plan.num_send,
-            vectors_in=self._plan.num_receive,
             label_uses=() if key else classes_by_use(self._labels_by_use(), part.num_classes),
             label_sums=() if key else self._label_sums(),
             recipe=part.recipe_digest,
+            brings=brings,
             mask_key=key,
             mask_signature=signature,
             agreement=agreement,
+            **asdict(counts),
+        )
+
+    def _told_counts(self) -> CountsAnswer:
+        """Return all counts that the server is told of a part, or of a cohort."""
+        return CountsAnswer(
+            nodes=self._partition.num_inner,
+            vectors_out=self._plan.num_send,
+            vectors_in=self._plan.num_receive,
+            **self._counts(),
         )
 
     def _counts(self) -> dict[str, int]:
@@ -337,6 +347,16 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         return self._held_masks().learn(request)
+
+    def counts(self, request: CountsRequest) -> CountsAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        # In the clear hello has told them.
+        self._held_masks()
+        self._admit_to_sum(request.ticket)
+        others = dict.fromkeys({*USES} - self._uses, 0)
+        return self._answered(
+            request, self._computed(lambda: replace(self._told_counts(), **others))
+        )
 
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

@@ -14,10 +14,9 @@ from retexo_fl.client.answers import (
     is_lacking,
 )
 from retexo_fl.client.api import (
+    CountsAnswer,
     EvaluateAnswer,
     EvaluateRequest,
-    HelloAnswer,
-    HelloRequest,
     PeerTraffic,
     Ticket,
     TrainAnswer,
@@ -44,13 +43,12 @@ class EndToEndClient(GraphClient):
     #: Made when the exchange has been closed; holds nothing of a round.
     _whole: WholeTrainer | None = None
 
-    def hello(self, request: HelloRequest) -> HelloAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        answer, sampling = super().hello(request), self._sampling
+    def _told_counts(self) -> CountsAnswer:
+        counts, sampling = super()._told_counts(), self._sampling
         if sampling is None:
-            return answer
+            return counts
         drawn = sum(sampling.size(peer.receive.count) for peer in self._plan.peers)
-        return replace(answer, vectors_drawn=drawn)
+        return replace(counts, vectors_drawn=drawn)
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""

@@ -1,9 +1,10 @@
 """Answers as whole numbers that can be added under masks, and their sums as answers again.
 
-The update of a round is whole numbers already (:class:`.MaskedUpdates`). Counts are, too, and need
-as many bits as that of all nodes. Sums of losses, of squares and of metrics that do not count
-become multiples of 2**-20, sums of features multiples of 2**-28, all in 64 bits; sums of products
-are multiples of a step that the request names (:class:`.SharedStep`).
+The update of a round is whole numbers already (:class:`.MaskedUpdates`). Counts are, too, in 32
+bits; those of parts and vectors, by which the others are checked, in 64. Sums of losses, of squares
+and of metrics that do not count become multiples of 2**-20, sums of features multiples of 2**-28,
+all in 64 bits; sums of products are multiples of a step that the request names
+(:class:`.SharedStep`).
 
 A refusal would tell of one client's data, so no number is refused: what is not finite, not whole or
 too large is cut, and how much was is one of the numbers that are added up.
@@ -20,6 +21,8 @@ import numpy as np
 
 from retexo_fl.client.api import (
     BasisRequest,
+    CountsAnswer,
+    CountsRequest,
     EvaluateRequest,
     GramRequest,
     LabelsRequest,
@@ -63,6 +66,10 @@ _COUNT_OF: Final = {
     "metric": "examples",
     "report": "examples",
 }
+#: What no count adds up to more than, over all clients, and the ring of such sums: the same in each
+#: run, since how many bits they have would tell how many nodes there are.
+MOST_COUNT: Final = 2**31 - 1
+COUNTER: Final = Ring.of_sums(MOST_COUNT, 1)
 #: Values that all clients together may have cut: more than there are.
 _MOST_CUT: Final = 2**40
 #: Sums of all clients in 64 bits stay below this.
@@ -123,11 +130,6 @@ def sum_lengths(config: RunConfig, classes: int, *, update: int = 0) -> SumLengt
     )
 
 
-def counter_of(most_count: int) -> Ring:
-    """Return the ring of sums of counts that are not larger."""
-    return Ring.of_sums(most_count, 1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A field of an answer: its name, how many numbers, and of which unit; without one, counts."""
@@ -160,8 +162,8 @@ def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
     return told.digest()
 
 
-def form_of(request: Request[Any], lengths: SumLengths, counter: Ring) -> Form:
-    """Return the form of the numbers of an answer; ``counter`` is the ring of counts.
+def form_of(request: Request[Any], lengths: SumLengths) -> Form:
+    """Return the form of the numbers of an answer.
 
     Raises:
         RemoteProtocolError: The request's steps are none.
@@ -182,7 +184,7 @@ def form_of(request: Request[Any], lengths: SumLengths, counter: Ring) -> Form:
         wide=long + wide + beside + 1,
         long=long,
         counts=sum(part.length for part in parts if part.unit is None),
-        counter=counter,
+        counter=WIDE if isinstance(request, CountsRequest) else COUNTER,
     )
 
 
@@ -322,10 +324,11 @@ def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
                 _Part("metric", lengths.metric, metric_unit),
                 _Part("report", report, None if lengths.report_counts else _UNIT),
             ]
-        case BasisRequest() if request.weights is None:
-            return [_Part("examples"), _Part("squares", 2, _UNIT)]
         case BasisRequest() | GramRequest():
-            return [_Part("examples")]
+            is_first = isinstance(request, BasisRequest) and request.weights is None
+            return [_Part("examples"), *([_Part("squares", 2, _UNIT)] if is_first else [])]
+        case CountsRequest():
+            return [_Part(item.name) for item in fields(CountsAnswer)]
         case LabelsRequest():
             label_sums = 0 if lengths.label_words else lengths.label_sums
             return [

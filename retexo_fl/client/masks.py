@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -18,7 +18,6 @@ import numpy as np
 from retexo_fl.client.api import KeysAnswer, KeysRequest, MaskedAnswer, Request, Ticket
 from retexo_fl.client.masked_answers import (
     SumLengths,
-    counter_of,
     form_of,
     numbers_of,
     purpose_of,
@@ -105,7 +104,6 @@ class _Attempt:
         publics: Keys of its cohort.
         agreement: Digest of the owners' agreement.
         uses: What the sums of its cohort may be of.
-        counter: The ring of sums of counts.
     """
 
     number: int
@@ -113,7 +111,6 @@ class _Attempt:
     publics: PublicKeys
     agreement: bytes
     uses: frozenset[str]
-    counter: Ring
 
 
 class ClientMasks:
@@ -193,7 +190,6 @@ class ClientMasks:
             "agreement": request.agreement.hex(),
             "cohort": list(request.cohort),
             "uses": request.uses,
-            "most-count": request.most_count,
         }
         for name, told in facts.items():
             if known.get(name, told) != told:
@@ -255,6 +251,17 @@ class ClientMasks:
         """
         return None if self.signer is None else self.signer.agreement().content
 
+    def brings(self, has: Iterable[str]) -> frozenset[str]:
+        """Return the uses that the client tells to have nodes of.
+
+        Args:
+            has: Those that it has nodes of: without an agreement it tells these.
+
+        Raises:
+            AgreementError: As :meth:`KeySigner.agreement`.
+        """
+        return frozenset(has) if self.signer is None else self.signer.brings()
+
     def rows(self) -> bytes:
         """Return what the names of the job's rows begin with (:func:`.rows_of`).
 
@@ -290,7 +297,7 @@ class ClientMasks:
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
         known = self._known(request.ticket)
-        form = form_of(request, lengths, known.counter)
+        form = form_of(request, lengths)
         label = self._label(
             known,
             request,
@@ -466,7 +473,6 @@ class ClientMasks:
                 publics=publics,
                 agreement=bytes.fromhex(known["agreement"]),
                 uses=frozenset(known["uses"].split()),
-                counter=counter_of(known["most-count"]),
             )
         return self._attempt
 

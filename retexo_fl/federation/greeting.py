@@ -79,12 +79,12 @@ class Federation:
             all_train: As in :func:`greet`.
         """
         known, whole = self.participants, masking.clients()
-        added = tuple(map(masking.counted, self.answers))
+        added = tuple(map(masking.added, self.answers))
         left_out = {
             use: tuple(
                 a.client
                 for a, b in zip(self.answers, added, strict=True)
-                if a.client in whole and getattr(a, use) != getattr(b, use)
+                if a.client in whole and a.has(use) and not b.has(use)
             )
             for use in ("train", "validation", "test")
         }
@@ -138,7 +138,7 @@ def greet(
     found = whoever_comes(messenger, hello, HelloAnswer, clients, useful=useful)
     answers = tuple(found[client][1] for client in sorted(found))
     _check_agreement(answers, clients, counts_links=counts_links)
-    if to_train and not any(answer.train for answer in answers):
+    if to_train and not any(answer.has("train") for answer in answers):
         what = "an edge to train on" if counts_links else "a labelled train node"
         raise PartitionError(f"no client has {what}; choose another split")
     messenger.introduce(
@@ -224,7 +224,7 @@ def _participants(answers: Sequence[HelloAnswer], *, all_train: bool) -> Partici
     if all_train:
         return Participants(training=everyone, validation=everyone, everyone=everyone)
     return Participants(
-        training=tuple(a.client for a in answers if a.train),
-        validation=tuple(a.client for a in answers if a.validation),
+        training=tuple(a.client for a in answers if a.has("train")),
+        validation=tuple(a.client for a in answers if a.has("validation")),
         everyone=everyone,
     )

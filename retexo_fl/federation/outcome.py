@@ -15,6 +15,7 @@ from retexo_fl.config import GOALS, RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import prediction_warnings
+from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
@@ -53,6 +54,7 @@ class TrainingOutcome:
         config: The configuration.
         shape: Sizes of the model.
         answers: The hello of each client.
+        counted: See :attr:`.Clients.counted`.
         warnings: What the user should have known before.
         test: The selected model on the test nodes of all clients.
         report_sums: Of the test (:func:`~retexo_fl.training.judging.report_sums`).
@@ -63,6 +65,7 @@ class TrainingOutcome:
     config: RunConfig
     shape: ModelShape
     answers: tuple[HelloAnswer, ...]
+    counted: Mapping[Who, HelloAnswer]
     warnings: tuple[str, ...]
     test: Score
     report_sums: np.ndarray
@@ -180,7 +183,8 @@ def _test_report(outcome: TrainingOutcome, label_facts: tuple[float, ...]) -> di
 def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ...]:
     """Return one row for each client, from one pass over a ledger with lines for all of them.
 
-    Of links it has edges, without the pairs that were counted beside each.
+    Under masks there is one for each cohort. Of links it has edges, without the pairs that were
+    counted beside each.
     """
     group = {use: group_size(outcome.config, use) for use in USES}
     sent: dict[int, int] = {}
@@ -189,17 +193,18 @@ def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ..
             sent[account.client] = sent.get(account.client, 0) + volume.payload
     return tuple(
         ClientRow(
-            client=answer.client,
+            client=members(who)[0],
+            cohort=() if isinstance(who, int) else who,
             nodes=answer.nodes,
             train=answer.train // group["train"],
             val=answer.validation // group["validation"],
             test=answer.test // group["test"],
             boundary_vectors_in=answer.vectors_in,
             boundary_vectors_out=answer.vectors_out,
-            boundary_payload_out=sent.get(answer.client, 0),
+            boundary_payload_out=sent.get(members(who)[0], 0),
             test_metric=outcome.own_figures.get(answer.client),
         )
-        for answer in outcome.answers
+        for who, answer in outcome.counted.items()
     )
 
 
@@ -209,11 +214,11 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     of_layers = (max(rounds),) * config.layers
     size = TrainingSize(
         clients=config.clients,
-        training_clients=sum(answer.train > 0 for answer in outcome.answers),
-        asked_clients=sum(answer.train + answer.validation > 0 for answer in outcome.answers),
-        validation_clients=sum(answer.validation > 0 for answer in outcome.answers),
-        vectors=sum(answer.vectors_out for answer in outcome.answers),
-        sampled_vectors=sum(answer.vectors_drawn for answer in outcome.answers),
+        training_clients=sum(a.has("train") for a in outcome.answers),
+        asked_clients=sum(a.has("train") or a.has("validation") for a in outcome.answers),
+        validation_clients=sum(a.has("validation") for a in outcome.answers),
+        vectors=sum(counts.vectors_out for counts in outcome.counted.values()),
+        sampled_vectors=sum(counts.vectors_drawn for counts in outcome.counted.values()),
         rounds=tuple(rounds) if len(rounds) == len(config.stage_rounds) else of_layers,
         corrected=config.local_correction == "scaffold",
     )

@@ -42,7 +42,7 @@ from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import begin_sums, cohort_count
-from retexo_fl.federation.rounds.masked_sums import Who
+from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
@@ -71,7 +71,6 @@ class PredictionOutcome:
     Attributes:
         job: Name of the job, which clients note beside their files.
         answers: What each client wrote, by client index; under masks, what all wrote together.
-        nodes: By client, how many nodes it has.
         missing: Vectors that exchanges were closed without.
         ledger: Bytes that moved.
         counts_right: Whether answers are right or wrong: not so of numbers.
@@ -81,7 +80,6 @@ class PredictionOutcome:
 
     job: str
     answers: Mapping[Who, PredictAnswer]
-    nodes: Mapping[int, int]
     missing: int
     ledger: TrafficLedger
     counts_right: bool = True
@@ -90,7 +88,7 @@ class PredictionOutcome:
     def facts(self) -> dict[str, Any]:
         """Return the outcome as JSON."""
         return {
-            "nodes": dict(self.nodes),
+            "nodes": {members(who)[0]: answer.nodes for who, answer in self.answers.items()},
             "labelled": {
                 use: {
                     "nodes": sum(getattr(a, use) for a in self.answers.values()),
@@ -193,7 +191,6 @@ class PredictionLoop:
         return PredictionOutcome(
             job=job,
             answers=answers,
-            nodes={client: hello.nodes for client, hello in clients.hellos.items()},
             missing=missing,
             ledger=self._ledger,
             counts_right=self.config.task != REGRESSION,

@@ -18,24 +18,31 @@ from retexo_fl.training.stage_model import ModelShape
 
 
 def with_costs(
-    profile: ChosenProfile, config: RunConfig, answers: Sequence[HelloAnswer]
+    profile: ChosenProfile, config: RunConfig, answers: Sequence[HelloAnswer], vectors: int
 ) -> ChosenProfile:
     """Return a profile with what it costs, where it is another than lean and nobody has counted.
 
     Rows count as dense: how many of their values are zero, clients do not tell.
+
+    Args:
+        profile: As it was chosen.
+        config: Of the run.
+        answers: The hello of each client.
+        vectors: How many all send in an exchange.
     """
     is_counted = profile.payload_at_most is not None or config.algorithm != "lazy"
     if is_counted or profile.name == DEFAULT_PROFILE:
         return profile
     values = {**config_values(config), **profile_values(DEFAULT_PROFILE)}
     try:
-        lean = _at_most(make_config(values), answers)
+        lean = _at_most(make_config(values), answers, vectors)
     except InputError:
         lean = None
-    return replace(profile, payload_at_most=_at_most(config, answers), lean_at_most=lean)
+    payload = _at_most(config, answers, vectors)
+    return replace(profile, payload_at_most=payload, lean_at_most=lean)
 
 
-def _at_most(config: RunConfig, answers: Sequence[HelloAnswer]) -> int:
+def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) -> int:
     first = answers[0]
     shape = ModelShape.of(
         config,
@@ -43,8 +50,9 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer]) -> int:
         classes=first.classes,
         edge_features=first.edge_features,
     )
-    counts = {one.client: {use: getattr(one, use) for use in USES} for one in answers}
-    vectors, item = sum(one.vectors_out for one in answers), np.dtype(config.dtype).itemsize
+    # Who has nodes of a use decides who is asked.
+    counts = {one.client: {use: int(one.has(use)) for use in USES} for one in answers}
+    item = np.dtype(config.dtype).itemsize
     widths = [shape.exchange_width(stage) for stage in range(shape.stages)]
     exchanged = (
         vectors * width * item

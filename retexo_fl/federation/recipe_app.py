@@ -175,7 +175,7 @@ def _masked_summary(
     columns = merge_columns([table.without(drop) for table in tables])
     agreement, roles = agreed_by(answers), dict.fromkeys(answers, frozenset({"nodes"}))
     # Counts are in the long number.
-    messenger.run(hand_out_keys(ticket, answers, agreement, roles, most=0))
+    messenger.run(hand_out_keys(ticket, answers, agreement, roles))
     content = np.frombuffer(columns.to_json().encode(), np.uint8)
     request = ColumnSumsRequest(ticket=ticket, columns=content)
     total = form_of_sums(columns).zeros()

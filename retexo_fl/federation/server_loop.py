@@ -108,8 +108,10 @@ class ServerLoop:
         """
         self.job.restore_weights(self._joined.schedule, self.run)
         if self.job.profile is not None:
-            answers = self._joined.federation.answers
-            self.job.profile = with_costs(self.job.profile, self.config, answers)
+            vectors = sum(hello.vectors_out for hello in self._joined.clients.counted.values())
+            self.job.profile = with_costs(
+                self.job.profile, self.config, self._joined.federation.answers, vectors
+            )
         self.run.record(
             Started(
                 attempt=self.job.attempt,
@@ -137,6 +139,7 @@ class ServerLoop:
             config=self.config,
             shape=self._joined.schedule.shape,
             answers=self._joined.federation.answers,
+            counted=self._joined.clients.counted,
             warnings=self._warnings(),
             test=test,
             report_sums=self._strategy.training.report_sums,

@@ -9,14 +9,14 @@ from typing import Final
 from retexo_fl.report import markup
 from retexo_fl.report.read import RunRecord
 from retexo_fl.run_log.result import ClientRow
-from retexo_fl.units import format_count, format_counted, format_metric
+from retexo_fl.units import clients_named, format_count, format_counted, format_metric
 
 #: Above this many clients the table is cut, and a summary covers all of them.
 CLIENTS_LISTED: Final = 200
 
 
 def clients_section(run: RunRecord) -> str:
-    """Return the table of clients; beyond :data:`CLIENTS_LISTED` a summary and the first ones."""
+    """Return the table of clients, or of cohorts; of many a summary and the first ones."""
     if run.result is None or not run.result.client_table:
         return ""
     rows = run.result.client_table
@@ -24,7 +24,7 @@ def clients_section(run: RunRecord) -> str:
     own = [row.test_metric for row in rows if row.test_metric is not None]
     listed = [
         [
-            markup.name(row.client),
+            markup.words(clients_named(row.cohort)) if row.cohort else markup.name(row.client),
             *(markup.count(value) for value in _counts(row)),
             _sent(row),
             *([_own(metric, row.test_metric)] if own else []),
@@ -36,8 +36,9 @@ def clients_section(run: RunRecord) -> str:
     table = markup.table("Clients", columns, listed, sortable=True)
     if len(rows) <= CLIENTS_LISTED:
         return markup.section("clients", "Clients", _spread(metric, own), table)
-    cut = f"The first {CLIENTS_LISTED} of {format_count(len(rows))} clients:"
-    summary = markup.table("All clients, summarised", ("of all clients", *head), _quantiles(rows))
+    what = "cohorts" if rows[0].cohort else "clients"
+    cut = f"The first {CLIENTS_LISTED} of {format_count(len(rows))} {what}:"
+    summary = markup.table(f"All {what}, summarised", (f"of all {what}", *head), _quantiles(rows))
     return markup.section(
         "clients", "Clients", _spread(metric, own), summary, markup.paragraph(cut), table
     )

@@ -26,7 +26,8 @@ ByKind = Mapping[str, int | None]
 class ClientRow:
     """One client's share of the graph and of the boundary vectors.
 
-    ``test_metric`` is its own figure of the test, with ``per-client-metrics``.
+    ``test_metric`` is its own figure of the test, with ``per-client-metrics``. Where sums are
+    masked a row is of a ``cohort``, and ``client`` the first of it.
     """
 
     client: int
@@ -37,6 +38,7 @@ class ClientRow:
     boundary_vectors_in: int
     boundary_vectors_out: int
     boundary_payload_out: int
+    cohort: tuple[int, ...] = field(default=(), metadata=OMITTED)
     test_metric: float | None = field(default=None, metadata=OMITTED)
 
 

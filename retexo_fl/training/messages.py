@@ -135,6 +135,7 @@ class _Messages:
         if self._masked:
             keys = (Record(coded_bytes=KEY_BYTES * self._cohort),)
             yield Asked(stage=-1, purpose="keys", clients=self._everyone, down=keys)
+            yield Asked(stage=-1, purpose="counts", clients=self._everyone)
             yield Asked(stage=-1, purpose="labels", clients=self._everyone)
         yield from self._basis()
         if self._shape.passes_sums:

@@ -27,7 +27,9 @@ from retexo_fl.training.stage_model import ModelShape, num_weights
 _ID_BYTES: Final = 8
 #: Of what names an agreement.
 _DIGEST_BYTES: Final = 32
-#: Of a masked number that is no count; values of an update that share one of these.
+#: Of a masked count, and of a masked number that is none; values of an update that share one of the
+#: latter.
+_COUNT_BYTES: Final = 4
 _WIDE_BYTES: Final = 8
 _BLOCK: Final = 256
 
@@ -270,7 +272,6 @@ class MaskedSize:
         end_to_end: All layers are one stage.
         update_bits: Of a value from the second round of a stage on.
         basis_bits: Of a value of a basis.
-        most_count: What no count adds up to more than.
         classes: C'; of each, nodes by use are counted.
         label_numbers: Of 64 bits, that a loss needs of all labels.
         metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
@@ -286,7 +287,6 @@ class MaskedSize:
     end_to_end: bool
     update_bits: int
     basis_bits: int
-    most_count: int
     classes: int
     label_numbers: int
     metric: Beside
@@ -303,7 +303,7 @@ class Beside:
     """Numbers of an answer beside its array.
 
     Attributes:
-        counts: In the bits of the largest count.
+        counts: Of 32 bits.
         wide: Of 64 bits.
     """
 
@@ -351,10 +351,10 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
     total = MaskedVolume()
     for cohort in size.cohorts:
         clients, uses = len(cohort.members), " ".join(cohort.uses)
-        names = len("mask-keymask-agreementmask-cohortkeysmask-counts")
+        names = len("mask-keymask-agreementmask-cohortkeys")
         # An empty text is left out.
         names += len("mask-uses") + len(uses) if uses else 0
-        numbers = KEY_BYTES + _DIGEST_BYTES + clients * (_WIDE_BYTES + KEY_BYTES) + _WIDE_BYTES
+        numbers = KEY_BYTES + _DIGEST_BYTES + clients * (_WIDE_BYTES + KEY_BYTES)
         signed = len("mask-signaturesignatures") + (1 + clients) * SIGNED_BYTES
         total += MaskedVolume(keys=clients * (names + numbers), signatures=clients * signed)
     for question in _masked_questions(shape, size):
@@ -372,12 +372,11 @@ def _moved_bytes(numbers: int) -> int:
 
 def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVolume]:
     """Yield what the questions move that are answered under masks, in their order."""
-    counter = Ring.of_sums(size.most_count, 1)
 
     def asked(
         clients: int, beside: Beside, *, count: int = 1, numbers_bytes: int = 0, moved: int = 0
     ) -> Iterator[MaskedVolume]:
-        more = len("beside") + counter.size(beside.counts) + _WIDE_BYTES * beside.wide
+        more = len("beside") + _COUNT_BYTES * beside.counts + _WIDE_BYTES * beside.wide
         # One number says how many values were cut.
         more += _WIDE_BYTES + _moved_bytes(moved)
         answers = clients * count
@@ -385,6 +384,8 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
 
     everyone, training = size.asked(), size.asked("train")
     validating, in_rounds = size.asked("validation"), size.asked("train", "validation")
+    # Nodes, of each use, too; vectors out, in and drawn.
+    yield from asked(everyone, Beside(wide=7))
     yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
     nodes, (_, in_round, in_evaluation) = Beside(counts=1), size.moved
     if shape.has_basis:

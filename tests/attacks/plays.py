@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -225,20 +224,7 @@ def _of_some(server: Adversary, request: Request[Any]) -> Iterable[Try]:
 
 def refusals(agents: Attacked) -> Iterable[Try]:
     """A8: halve what a value may be, by what is refused."""
-    yield _named_count(agents)
     yield _class_histogram(agents)
-
-
-def _named_count(agents: Attacked) -> Try:
-    """Say that all clients have one node together, and look for counts in what is said."""
-    server = agents.job()
-    server.greet(1)
-    server.hand_out(1, range(CLIENTS), to=[VICTIM], most_count=1)
-    _, said = refusal(lambda: server.clients[VICTIM].ask(server.labels()))
-    named = {int(digits) for digits in re.findall(r"\d+", said)} - {0, 1, VICTIM}
-    if named & {*counted(server, VICTIM).tolist()}:
-        return Try(told="", read=f"client {VICTIM} says: {said}")
-    return Try(told=said or "it answers the same way whatever its counts are")
 
 
 def _class_histogram(agents: Attacked) -> Try:

@@ -46,7 +46,6 @@ _UPDATE = TrainAnswer(
     validation_correct=1,
 )
 _BESIDE = np.arange(2)
-_MOST_COUNT = 100
 _USES = frozenset({"train", "validation"})
 
 
@@ -60,7 +59,6 @@ def mask_targets() -> list[Target]:
         cohort=tuple(_CLIENTS),
         uses=" ".join(sorted(_USES)),
         keys=np.frombuffer(b"".join(public), np.uint8),
-        most_count=_MOST_COUNT,
     )
     learnt = copy.deepcopy(stores)
     for client in _CLIENTS:
@@ -68,7 +66,7 @@ def mask_targets() -> list[Target]:
 
     trained = {c: _hidden(_client(c, learnt), _TRAIN, _UPDATE) for c in _CLIENTS}
     cohort = Cohort(members=tuple(_CLIENTS), uses=_USES)
-    masking = MaskedSums(cohorts=(cohort,), most_count=_MOST_COUNT)
+    masking = MaskedSums(cohorts=(cohort,))
 
     def add_up(answer: MaskedAnswer) -> object:
         return masking.summed(_TRAIN, {**trained, 0: answer}, _LENGTHS)

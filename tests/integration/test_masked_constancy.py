@@ -21,6 +21,7 @@ from retexo_fl.client import schema
 from retexo_fl.client.api import (
     BasisRequest,
     CollectRequest,
+    CountsRequest,
     GramRequest,
     HelloRequest,
     KeysRequest,
@@ -37,8 +38,8 @@ from tests.support.adversary import Adversary
 
 CLIENTS = 3
 SPLITS = ("random:0.4/0.3/0.3", "random:0.2/0.2/0.6")
-#: What hello tells of a client in the clear (docs/masked-sums.md), and how the graph was cut.
-COUNTS = {"nodes", "train", "validation", "test", "vectors-in", "vectors-out", "partitioning"}
+#: How the graph was cut.
+GIVEN = {"partitioning"}
 #: What two runs of the same client differ in, too: keys, signatures, masked numbers.
 FRESH = {"mask-key", "mask-signature", "agreement", "digest", "beside", "moved"}
 
@@ -69,9 +70,9 @@ def _seen(ask: Callable[[], Any]) -> tuple[Any, ...]:
     told = {
         name: len(value) if name in FRESH else value
         for name, value in values.items()
-        if name not in COUNTS
+        if name not in GIVEN
     }
-    clear = len(b"".join(wire.encode_answer(answer))) if not COUNTS & {*values} else 0
+    clear = len(b"".join(wire.encode_answer(answer))) if not GIVEN & {*values} else 0
     shape = None if array is None else (array.dtype.name, array.shape)
     return type(answer).__name__, told, shape, clear
 
@@ -100,10 +101,10 @@ def _questions(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
             agreement=server.agreement.digest,
             cohort=(0, 1),
             keys=np.zeros(64, np.uint8),
-            most_count=1,
         ),
     )
     yield "train too early", server.train()
+    yield "counts", CountsRequest(ticket=ticket)
     yield "labels", server.labels(number=1)
     yield "publish", PublishRequest(ticket=ticket)
     yield "collect too early", CollectRequest(ticket=ticket)

@@ -16,7 +16,7 @@ from flwr.app import Message
 
 from retexo_fl.api.predicting import config_in_place
 from retexo_fl.client import api
-from retexo_fl.client.masked_answers import counter_of, sum_lengths
+from retexo_fl.client.masked_answers import COUNTER, sum_lengths
 from retexo_fl.client.preparation import open_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
@@ -125,18 +125,17 @@ def test_the_server_gets_the_sum_of_counts_that_it_would_get_from_each(
     )
     assert len(hidden) == len(clear) == CLIENTS
     assert not any({*counts} & values.keys() for values in told)
-    ring = counter_of(sum(values["nodes"] for values in clear.values()))
     # Those of the metric, for validation and for test nodes, are counts, too.
     more = 2 * sum_lengths(masked, read_trained_model(run).shape.classes).metric
     # Behind them stands how many were cut.
     numbers = {
-        c: ring.unpack(values["beside"][:-8], len(counts) + more) for c, values in hidden.items()
+        c: COUNTER.unpack(values["beside"][:-8], len(counts) + more) for c, values in hidden.items()
     }
-    total = np.zeros(len(counts) + more, ring.dtype)
+    total = np.zeros(len(counts) + more, COUNTER.dtype)
     for client, values in clear.items():
         own = [values[name] for name in counts]
         assert own != numbers[client][: len(counts)].tolist()
-        ring.add(total, numbers[client])
+        COUNTER.add(total, numbers[client])
     assert total[: len(counts)].tolist() == [
         sum(values[name] for values in clear.values()) for name in counts
     ]

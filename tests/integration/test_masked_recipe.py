@@ -155,7 +155,6 @@ def columns_of(clients: Sequence[Asked], ticket: Ticket = TICKET) -> list[Column
         cohort=tuple(range(len(found))),
         uses="nodes",
         keys=np.frombuffer(b"".join(answer.mask_key for answer in found), np.uint8),
-        most_count=0,
         signatures=b"".join(answer.mask_signature for answer in found),
     )
     for client in clients:

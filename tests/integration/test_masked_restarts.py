@@ -129,6 +129,7 @@ def rounds_of(run: Path) -> list[dict[str, Any]]:
 
 PLACES = {
     "keys": ("query.keys", 0),
+    "counts": ("query.counts", 0),
     "labels": ("query.labels", 0),
     "the first round": ("train.layer", 1),
     "a round": ("train.layer", 2),
@@ -209,6 +210,30 @@ def test_a_cohort_waits_for_keys_until_its_client_is_back(owned: Owned) -> None:
     cohort = [*owned.cohort_of(4)]
     absent = {event["round"]: event.get("absent", []) for event in rounds_of(run)}
     assert absent == {1: cohort, 2: cohort, 3: []}
+
+
+def test_a_cohort_that_has_not_told_its_counts_is_in_no_sum_until_it_has(owned: Owned) -> None:
+    cohort, back_s = owned.cohort_of(4), owned.clock.now_s() + 2.5
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        owned.change(grid, message)
+        if message.metadata.message_type == "query.counts":
+            grid.on_look = lambda: look(grid)
+
+    def look(grid: FickleGrid) -> None:
+        grid.weather.mute = {node_of(4)} if owned.clock.now_s() < back_s else set()
+
+    run = owned.train(owned.folder / "run", change, **QUORUM)
+    events = rounds_of(run)
+    asked = [client for where, client in owned.told if where[0] == "query.counts"]
+    # Only of this cohort more than once.
+    assert {client for client in asked if asked.count(client) > 1} == {*cohort}
+    # It told nothing of its labels, either.
+    assert {c for (kind, _), c in owned.told if kind == "query.labels"}.isdisjoint(cohort)
+    assert events[-1]["summed"] == CLIENTS
+    rows = {tuple(row["cohort"]): row for row in result_of(run)["client_table"]}
+    assert rows.keys() == {owned.cohort_of(client) for client in range(CLIENTS)}
+    assert all(row["nodes"] > row["train"] > 0 for row in rows.values())
 
 
 def test_where_no_other_cohort_is_enough_its_members_are_waited_for(owned: Owned) -> None:

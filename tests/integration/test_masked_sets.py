@@ -43,7 +43,7 @@ from retexo_fl.errors import (
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import Agreement, Cohort, simulated
 from retexo_fl.training.layer_trainer import LayerTrainer
-from tests.support.adversary import MOST_COUNT, Adversary
+from tests.support.adversary import Adversary
 
 CLIENTS, VICTIM = 8, 3
 OTHERS = tuple(client for client in range(CLIENTS) if client != VICTIM)
@@ -204,13 +204,13 @@ def broken(*given: Any, **named: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["labels", "train", "validation", "test"])
-@pytest.mark.parametrize("way", ["counts", "values", "computing"])
+@pytest.mark.parametrize("way", ["values", "computing"])
 def test_a8_nothing_is_refused_by_what_a_client_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str
 ) -> None:
     """Refusals told whose count is above a bound: 68 questions, the whole class histogram."""
     server = Adversary.in_one_process(tmp_path, CLIENTS)
-    server.meet(**({"most_count": 3} if way == "counts" else {}))
+    server.meet()
     if way == "values":
         # Their products are no finite numbers.
         server.weights = np.full_like(server.weights, 3e38)
@@ -222,8 +222,7 @@ def test_a8_nothing_is_refused_by_what_a_client_holds(
     answers = server.ask(request, range(CLIENTS))
     assert len({(len(a.numbers), len(a.beside), a.lacks_weights) for a in answers.values()}) == 1
     lengths = sum_lengths(server.config, 3, update=len(server.weights) if kind == "train" else 0)
-    most = 3 if way == "counts" else MOST_COUNT
-    whole = MaskedSums(cohorts=server.agreement.cohorts, most_count=most)
+    whole = MaskedSums(cohorts=server.agreement.cohorts)
     if (kind, way) == ("labels", "values"):
         whole.summed(request, answers, lengths)
         return
@@ -247,9 +246,7 @@ def test_a8_rows_that_are_not_finite_are_sent_and_counted(tmp_path: Path, value:
         c: client.ask(CollectRequest(ticket=ticket)).moved
         for c, client in enumerate(server.clients)
     }
-    ((_, moved),) = MaskedSums(cohorts=server.agreement.cohorts, most_count=1).moved(
-        CollectRequest, told
-    )
+    ((_, moved),) = MaskedSums(cohorts=server.agreement.cohorts).moved(CollectRequest, told)
     assert moved.cut > 0
 
 
@@ -311,13 +308,13 @@ def test_a12_bytes_vectors_and_rounding_are_told_in_a_sum_over_the_cohort_or_not
     assert {len(content or b"") for content in told.values()} == {
         8 + 8 * moved_length(CollectRequest)
     }
-    whole = MaskedSums(cohorts=server.agreement.cohorts, most_count=1)
+    whole = MaskedSums(cohorts=server.agreement.cohorts)
     ((members, moved),) = whole.moved(CollectRequest, told)
     both = moved.by_purpose["exchange"]
     assert members == tuple(range(CLIENTS))
     assert (moved.vectors, both.sent, both.received) == in_the_clear(server)
     # The others' alone is noise: one of 19 numbers is below 0.
-    less = MaskedSums(cohorts=(Cohort(members=OTHERS, uses=frozenset()),), most_count=1)
+    less = MaskedSums(cohorts=(Cohort(members=OTHERS, uses=frozenset()),))
     with pytest.raises(RemoteProtocolError, match="add up to less than 0"):
         next(less.moved(CollectRequest, told))
     assert server.clients[VICTIM].ask(CollectRequest(ticket=ticket)).moved == told[VICTIM]

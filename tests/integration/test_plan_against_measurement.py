@@ -138,7 +138,7 @@ def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any
         # Where validation nodes do not count, weights are not sent for them.
         predicted = plan["algorithms"][config.algorithm]["weights_down"]
         assert ledger.sum(kind="weights_down").raw == predicted
-    asked = ("labels", "basis", "gram", "train", "evaluate", "collect")
+    asked = ("counts", "labels", "basis", "gram", "train", "evaluate", "collect")
     of_answers = {"kind": "control", "direction": "out", "peer": SERVER}
     answers = {what: ledger.sum(purpose=what, **of_answers) for what in asked}
     # Whether an exchange is complete is told beside that, and 0 of what is not told.

@@ -26,7 +26,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.masked_answers import counter_of, form_of, sum_lengths
+from retexo_fl.client.masked_answers import form_of, sum_lengths
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_digest, make_config
@@ -46,8 +46,6 @@ KEYS: dict[str, Any] = {
     **{"model": "gcn", "layers": 1, "hidden": 4, "rounds": 2, "split": "random:0.4/0.3/0.3"},
     "secure-aggregation": "masked",
 }
-#: So large that no noise looks like a count.
-MOST_COUNT = 2**40
 JOB = "job-0123456789ab"
 
 
@@ -193,7 +191,6 @@ class Adversary:
             cohort=members,
             uses=" ".join(sorted(self.agreement.cohorts[0].uses)),
             keys=np.frombuffer(b"".join(its.key for its in signed), np.uint8),
-            most_count=MOST_COUNT,
             signatures=b"".join(its.signature for its in signed),
         )
         for client in members if to is None else to:
@@ -222,7 +219,7 @@ class Adversary:
     def _added(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> Sums:
         size = len(self.weights) if isinstance(request, TrainRequest) else 0
         lengths = sum_lengths(self.config, self.parts[0].num_classes, update=size)
-        total = form_of(request, lengths, counter_of(MOST_COUNT)).zeros()
+        total = form_of(request, lengths).zeros()
         for answer in answers:
             total.add(numbers_in(answer, total.form))
         return total

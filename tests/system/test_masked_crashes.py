@@ -257,7 +257,6 @@ def test_an_agent_answers_again_with_the_same_bytes_or_by_other_keys(tmp_path: P
                 cohort=(0, 1, 2),
                 uses="test train",
                 keys=np.frombuffer(b"".join(h.mask_key or b"" for h in hellos), np.uint8),
-                most_count=sum(h.nodes for h in hellos),
                 signatures=b"".join(h.mask_signature or b"" for h in hellos),
             )
             assert len({client.ask(request).digest for client in asked}) == 1

@@ -38,7 +38,7 @@ def find_basis(
     width = basis_width(blocks=config.basis_blocks, classes=one.classes, features=one.features)
     form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
     asking = _Asking(clients=clients, form=form)
-    training: Sequence[int] = [client for client, hello in hellos.items() if hello.train]
+    training: Sequence[int] = [c for c, hello in hellos.items() if hello.has("train")]
     if clients.masking is not None:
         training = clients.masking.clients("train")
     opening = BasisRequest(ticket=ticket, label_facts=label_facts)

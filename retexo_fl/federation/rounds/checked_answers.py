@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.client.api import (
     CollectAnswer,
+    CountsAnswer,
     EvaluateAnswer,
     HelloAnswer,
     PredictAnswer,
@@ -22,6 +24,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import named, subject
+from retexo_fl.masking.agreement import USES
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.training.label_facts import ALL_USES
 
@@ -228,6 +231,13 @@ def _check_mask_key(hello: HelloAnswer) -> None:
     signature = hello.mask_signature
     if signature is not None:
         _demand("bytes of mask-signature", len(signature), SIGNED_BYTES, SIGNED_BYTES)
+    if any(getattr(hello, item.name) for item in fields(CountsAnswer)):
+        raise RemoteProtocolError("it tells counts; expected none where sums are masked")
+    if not {*hello.brings.split()}.issubset(USES):
+        raise RemoteProtocolError(
+            f"brings is {hello.brings[:_MAX_NAME_CHARS]!r}; expected uses of nodes: "
+            f"{', '.join(USES)}"
+        )
     _demand("numbers of label-uses", len(hello.label_uses), 0, 0)
     _demand("numbers of label-sums", len(hello.label_sums), 0, 0)
 

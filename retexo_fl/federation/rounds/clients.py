@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from retexo_fl.client.api import (
@@ -20,9 +20,9 @@ from retexo_fl.client.api import (
 from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.client.moved import EXCHANGE
 from retexo_fl.errors import TrainingDiverged
-from retexo_fl.federation.asking import Ask, Round, WaitPolicy
+from retexo_fl.federation.asking import SUM, Ask, Round, WaitPolicy
 from retexo_fl.federation.rounds.key_renewal import ask_cohorts
-from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, hello_of_sum, members
+from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, members
 from retexo_fl.ledger import ALL_PEERS, OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.units import clients_named, format_counted
 
@@ -35,7 +35,8 @@ class Clients:
     """The clients of an attempt, and the account of what they move between each other.
 
     Attributes:
-        hellos: By client, ascending, its hello; its answers are compared with that.
+        hellos: By client, ascending, its hello; its answers are compared with that, and sums with
+            what cohorts have told.
         policy: How long answers are waited for, and of how many.
         ledger: Counts what clients report as moved.
         masking: How sums are masked; None where the server gets each client's.
@@ -55,7 +56,19 @@ class Clients:
         """Return the hello that an answer of a client, or a sum of several, is compared with."""
         if isinstance(who, int):
             return self.hellos[who]
-        return hello_of_sum(self.hellos[client] for client in who)
+        assert self.masking is not None
+        return replace(self.hellos[who[0]], client=SUM, **self.masking.counts_of(who))
+
+    @property
+    def counted(self) -> dict[Who, HelloAnswer]:
+        """Counts as they were told: of each client or, under masks, of each cohort."""
+        whose: Iterable[Who] = self.hellos if self.masking is None else sorted(self.masking.counts)
+        return {who: self.hello(who) for who in whose}
+
+    @property
+    def most_train(self) -> int:
+        """What no client has more train nodes than: under masks, those of a cohort."""
+        return max(hello.train for hello in self.counted.values())
 
     def able(self, among: Iterable[int], behind: Collection[int]) -> list[int]:
         """Return those of whom answers count while some clients cannot answer.

@@ -1,7 +1,8 @@
 """How cohorts are asked, and get new keys where a member began anew: its old ones are gone.
 
 The keys of a cohort are settled when each member believes the same ones. Until then it is asked for
-no sum, since masks would not cancel.
+no sum, since masks would not cancel. The first sum is what its members' parts count: the others are
+compared with it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.client.api import HelloAnswer, HelloRequest, Request, Ticket, question_of
-from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
+from retexo_fl.client.api import (
+    CountsRequest,
+    HelloAnswer,
+    HelloRequest,
+    Request,
+    Ticket,
+    question_of,
+)
+from retexo_fl.client.masked_answers import MOST_COUNT, SumLengths
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
+from retexo_fl.masking.agreement import USES
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES, PublicKeys
 from retexo_fl.units import clients_named
 
@@ -51,11 +62,10 @@ def ask_cohorts(
         return len(wanted & {*found, *more}) >= least
 
     for _ in range(_MOST_STARTS):
-        if masking.lacking.intersection(left):
-            yield from renew_keys(
-                masking, request.ticket, all_must=not is_enough(masking.settled(left))
-            )
         ready = masking.settled(left)
+        if len(ready) < len(left):
+            yield from _settle(masking, request.ticket, all_must=not is_enough(ready))
+            ready = masking.settled(left)
         needed = frozenset[int]() if is_enough() else frozenset(wanted & ready.keys())
         cohorts = masking.grouped(ready)
         answers = dict((yield replace(ask, requests=ready, counted=needed, cohorts=cohorts)))
@@ -91,8 +101,8 @@ def _note_anew(
             )
 
 
-def renew_keys(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[None]:
-    """Ask the clients that lack keys for their new ones, and tell these to their cohorts.
+def _settle(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[None]:
+    """Give cohorts the keys that they lack, and ask for the counts that they have not told.
 
     Args:
         masking: Knows who lacks them; whoever does not answer in time, lacks them still.
@@ -100,10 +110,21 @@ def renew_keys(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[
         all_must: Wait for all of them, not for the deadline of a round.
 
     Raises:
+        RetexoError: As :func:`_renew_keys` and :func:`count_cohorts`.
+    """
+    counted = None if all_must else frozenset[int]()
+    if masking.lacking:
+        yield from _renew_keys(masking, ticket, counted)
+    yield from count_cohorts(masking, ticket, counted=counted)
+
+
+def _renew_keys(masking: MaskedSums, ticket: Ticket, counted: frozenset[int] | None) -> Round[None]:
+    """Ask the clients that lack keys for their new ones, and tell these to their cohorts.
+
+    Raises:
         RemoteProtocolError: What a client sends is no key, or it believes other keys.
     """
     hello = HelloRequest(ticket=Ticket(job=ticket.job, attempt=ticket.attempt))
-    counted = None if all_must else frozenset[int]()
     answers = yield Ask.of(
         sorted(masking.lacking), hello, stage=-1, purpose="keys", counted=counted
     )
@@ -112,7 +133,8 @@ def renew_keys(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[
         with named(client):
             _enter_key(masking, client, answer)
         came.add(client)
-    ready = [c for c in masking.unsettled() if masking.lacking.intersection(c) <= came]
+    without = {cohort: masking.lacking.intersection(cohort) for cohort in masking.keys}
+    ready = [cohort for cohort, clients in without.items() if clients and clients <= came]
     yield from tell_keys(masking, ready, counted=counted)
 
 
@@ -140,6 +162,43 @@ def tell_keys(
             if answer.digest != PublicKeys.of(request.cohort, request.keys.tobytes()).digest:
                 raise RemoteProtocolError("it believes other masking keys than were sent")
         masking.lacking.remove(client)
+
+
+def count_cohorts(
+    masking: MaskedSums, ticket: Ticket, *, counted: frozenset[int] | None = None
+) -> Round[None]:
+    """Ask cohorts that have keys what they have together, where they have not told it.
+
+    A cohort that does not answer whole is asked again before its next sum.
+
+    Raises:
+        ConfigurationError: There are more nodes, or pairs, than sums of counts go to.
+        RemoteProtocolError: An answer is none.
+    """
+    ready = [c for c in masking.unsettled() if not masking.lacking.intersection(c)]
+    if not ready:
+        return
+    request = CountsRequest(ticket=Ticket(job=ticket.job, attempt=ticket.attempt))
+    ask = Ask.of(sorted(chain(*ready)), request, stage=-1, purpose="counts", counted=counted)
+    answers = dict((yield replace(ask, cohorts=tuple(ready))))
+    anew = {client for client, answer in answers.items() if answer.lacks_keys}
+    masking.lacking.update(anew)
+    _note_anew(request, anew, ready, goes_on=True)
+    for cohort in ready:
+        told = {client: answers[client] for client in cohort if client in answers}
+        if len(told) == len(cohort) and not anew.intersection(cohort):
+            _, masking.counts[cohort] = masking.summed(request, told, SumLengths())
+    _check_total(masking)
+
+
+def _check_total(masking: MaskedSums) -> None:
+    for use in USES:
+        total = sum(getattr(counts, use) for counts in masking.counts.values())
+        if total > MOST_COUNT:
+            raise ConfigurationError(
+                f"secure-aggregation: masked, but {use} of all clients are {total}; expected "
+                f"{MOST_COUNT} at most, or none"
+            )
 
 
 def _enter_key(masking: MaskedSums, client: int, hello: HelloAnswer) -> None:

@@ -1,8 +1,8 @@
-"""The rounds that begin masked sums: keys for each cohort, then what hello leaves out of labels."""
+"""The rounds that begin masked sums: keys for each cohort, then what hello leaves out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -20,9 +20,9 @@ from retexo_fl.errors import (
 from retexo_fl.federation.asking import Round, named
 from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.federation.rounds.key_renewal import tell_keys
+from retexo_fl.federation.rounds.key_renewal import count_cohorts, tell_keys
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.masking.agreement import LEAST, USES, Agreement, Cohort, uses_of
+from retexo_fl.masking.agreement import LEAST, Agreement, Cohort, uses_of
 from retexo_fl.masking.label import rows_of
 from retexo_fl.training.cohorts import brought, simulated_agreement
 from retexo_fl.units import clients_named, counted
@@ -53,18 +53,18 @@ class Keyed(Protocol):
 def begin_sums(
     ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig
 ) -> Round[MaskedSums]:
-    """Find who is added up with whom, and tell every client the keys of its cohort.
+    """Find who is added up with whom; tell every client its cohort's keys, and count the cohorts.
 
     Owners have agreed on that; in a simulation it is drawn.
 
     Raises:
         AgreementError: There are too few clients.
-        RetexoError: As :func:`hand_out_keys`.
+        RetexoError: As :func:`hand_out_keys` and :func:`.count_cohorts`.
     """
     agreement = _agreement(hellos, config)
-    roles = {client: brought(config, known) for client, known in _counts(hellos).items()}
-    most = most_count(hellos.values())
-    masking = yield from hand_out_keys(ticket, hellos, agreement, roles, most=most)
+    roles = {client: brought(config, has) for client, has in _roles(hellos).items()}
+    masking = yield from hand_out_keys(ticket, hellos, agreement, roles)
+    yield from count_cohorts(masking, ticket)
     signed = any(hello.agreement is not None for hello in hellos.values())
     rows = rows_of(config_digest(config), agreement.digest if signed else b"")
     return replace(masking, rows=rows)
@@ -88,11 +88,12 @@ def cohort_count(config: RunConfig) -> Callable[[Mapping[int, HelloAnswer]], int
 def _agreement(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> Agreement:
     if any(hello.agreement is not None for hello in hellos.values()):
         return agreed_by(hellos)
-    return simulated_agreement(config, _counts(hellos))
+    return simulated_agreement(config, _roles(hellos))
 
 
-def _counts(hellos: Mapping[int, HelloAnswer]) -> dict[int, dict[str, int]]:
-    return {c: {use: getattr(hello, use) for use in USES} for c, hello in hellos.items()}
+def _roles(hellos: Mapping[int, HelloAnswer]) -> dict[int, dict[str, int]]:
+    """Return, by client, 1 for each use that it has nodes of."""
+    return {client: dict.fromkeys(hello.brings.split(), 1) for client, hello in hellos.items()}
 
 
 def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
@@ -139,8 +140,6 @@ def hand_out_keys(
     keyed: Mapping[int, Keyed],
     agreement: Agreement,
     roles: Mapping[int, frozenset[str]],
-    *,
-    most: int,
 ) -> Round[MaskedSums]:
     """Tell every client the keys of its cohort; return how sums are masked from then on.
 
@@ -151,7 +150,6 @@ def hand_out_keys(
         keyed: By client, ascending.
         agreement: Of the owners.
         roles: By client, what it brings: where too few of a cohort do, all add zeros.
-        most: What no count adds up to more than (:func:`most_count`).
 
     Raises:
         RemoteProtocolError: A client believes other keys.
@@ -173,7 +171,7 @@ def hand_out_keys(
     )
     if not cohorts:
         raise RoundIncomplete("of each cohort a client is missing; expected all of one at least")
-    masking = MaskedSums(cohorts=cohorts, most_count=most)
+    masking = MaskedSums(cohorts=cohorts)
     for cohort in cohorts:
         keys = b"".join(publics[client] for client in cohort.members)
         masking.keys[cohort.members] = KeysRequest(
@@ -182,7 +180,6 @@ def hand_out_keys(
             cohort=cohort.members,
             uses=" ".join(sorted(cohort.uses)),
             keys=np.frombuffer(keys, np.uint8),
-            most_count=most,
             signatures=_signatures(keyed, cohort.members),
         )
     yield from tell_keys(masking, masking.keys)
@@ -209,17 +206,11 @@ def check_sums_train(masking: MaskedSums, hellos: Collection[HelloAnswer]) -> No
         ConfigurationError: In no cohort enough clients have train nodes.
     """
     if not masking.clients("train"):
-        training = sum(hello.train > 0 for hello in hellos)
+        training = sum(hello.has("train") for hello in hellos)
         raise ConfigurationError(
             f"secure-aggregation: masked, but {counted(training, 'client')} of "
             f"{len(hellos)} have train nodes; expected {LEAST} at least in a cohort, or none"
         )
-
-
-def most_count(hellos: Iterable[HelloAnswer]) -> int:
-    """Return what no count adds up to more than, over clients: their nodes, or pairs of a use."""
-    counts = ([hello.nodes, hello.train, hello.validation, hello.test] for hello in hellos)
-    return max(map(sum, zip(*counts, strict=True)))
 
 
 def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[LabelTotals]:

@@ -6,23 +6,24 @@ whole cohort is missing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from retexo_fl.client.api import (
+    CountsAnswer,
     HelloAnswer,
     KeysRequest,
     MaskedAnswer,
     Request,
     question_of,
 )
-from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, counter_of, form_of
+from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, form_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
-from retexo_fl.federation.asking import SUM, named
-from retexo_fl.masking.agreement import USES, Cohort, members_of
+from retexo_fl.federation.asking import named
+from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
@@ -36,32 +37,24 @@ def members(who: Who) -> tuple[int, ...]:
     return (who,) if isinstance(who, int) else who
 
 
-def hello_of_sum(hellos: Iterable[HelloAnswer]) -> HelloAnswer:
-    """Return what a sum of clients' answers is compared with: sums of what their hellos counted."""
-    found = list(hellos)
-    one = found[0]
-    uses = ("nodes", "train", "validation", "test", "vectors_out", "vectors_in", "vectors_drawn")
-    return replace(one, client=SUM, **{use: sum(getattr(h, use) for h in found) for use in uses})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSums:
     """How an attempt's sums are masked.
 
     Attributes:
         cohorts: Those of whom nobody is missing in the attempt, in order of the agreement.
-        most_count: What no count adds up to more than.
         keys: By the members of a cohort, what they are told: their keys, which change when one of
             them begins anew.
         lacking: Clients that do not have them.
+        counts: By the members of a cohort, what they have together, once all have told it.
         rows: What the names of rows begin with (:func:`.rows_of`).
         exchanged: By stage and client, what was told of its exchange so far.
     """
 
     cohorts: tuple[Cohort, ...]
-    most_count: int
     keys: dict[tuple[int, ...], KeysRequest] = field(default_factory=dict)
     lacking: set[int] = field(default_factory=set)
+    counts: dict[tuple[int, ...], CountsAnswer] = field(default_factory=dict)
     rows: bytes = b""
     exchanged: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
@@ -76,12 +69,15 @@ class MaskedSums:
         return members_of(able, *uses)
 
     def unsettled(self) -> list[tuple[int, ...]]:
-        """Return the cohorts, by their members, of which somebody lacks keys."""
+        """Return the cohorts, by their members, that are asked for no sums.
+
+        Somebody lacks keys, or they have not told their counts, with which sums are compared.
+        """
         cohorts = (cohort.members for cohort in self.cohorts)
-        return [members for members in cohorts if self.lacking.intersection(members)]
+        return [c for c in cohorts if c not in self.counts or self.lacking.intersection(c)]
 
     def settled(self, asked: Mapping[int, T]) -> dict[int, T]:
-        """Return what is of clients of whose cohort nobody lacks keys."""
+        """Return what is of clients of other cohorts than the :meth:`unsettled`."""
         out = {*chain(*self.unsettled())}
         return {client: item for client, item in asked.items() if client not in out}
 
@@ -93,11 +89,15 @@ class MaskedSums:
         )
         return tuple(filter(None, groups))
 
-    def counted(self, hello: HelloAnswer) -> HelloAnswer:
-        """Return a hello with what its client's cohort adds up: no nodes of other uses."""
-        uses = [cohort.uses for cohort in self.cohorts if hello.client in cohort.members]
-        none: dict[str, Any] = dict.fromkeys({*USES}.difference(*uses), 0)
-        return replace(hello, **none)
+    def added(self, hello: HelloAnswer) -> HelloAnswer:
+        """Return a hello with the uses that its client's cohort adds up, and no others."""
+        uses = {use for c in self.cohorts if hello.client in c.members for use in c.uses}
+        return replace(hello, brings=" ".join(sorted(uses.intersection(hello.brings.split()))))
+
+    def counts_of(self, clients: Collection[int]) -> dict[str, Any]:
+        """Return what whole cohorts have together, by the fields of :class:`.CountsAnswer`."""
+        found = [asdict(counts) for c, counts in self.counts.items() if {*c}.issubset(clients)]
+        return {name: sum(counts[name] for counts in found) for name in found[0]}
 
     def moved(
         self, kind: type[Request[Any]], told: Mapping[int, bytes | None], *, of: int | None = None
@@ -142,7 +142,7 @@ class MaskedSums:
             RemoteProtocolError: An answer has another length.
             RoundIncomplete: Of each cohort a client is missing.
         """
-        form = form_of(request, lengths, counter_of(self.most_count))
+        form = form_of(request, lengths)
         whole = [cohort for cohort in self.cohorts if answers.keys() >= {*cohort.members}]
         if not whole:
             raise RoundIncomplete(

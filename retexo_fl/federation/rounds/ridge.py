@@ -31,11 +31,11 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         TrainingDiverged: A sum is not finite.
     """
     width, classes = shape.read_width, shape.classes
-    training = frozenset(client for client, hello in clients.hellos.items() if hello.train)
+    training = frozenset(client for client, hello in clients.hellos.items() if hello.has("train"))
     total = np.zeros(gram_values(width, classes))
     request = GramRequest(ticket=ticket)
     if clients.masking is not None:
-        terms, most = len(clients.hellos), max(hello.train for hello in clients.hellos.values())
+        terms, most = len(clients.hellos), clients.most_train
         step = SharedStep.of_sum(_MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
         request = GramRequest(ticket=ticket, steps=step.told)
     answers = yield from clients.sums(

@@ -113,7 +113,7 @@ class StageTraining:
         if not self._steps:
             self._steps = codec.first_steps(
                 len(state.weights),
-                most_train=max(clients.hellos[c].train for c in participants.training),
+                most_train=clients.most_train,
                 terms=len(participants.training),
             )
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)

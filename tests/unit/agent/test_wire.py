@@ -67,7 +67,6 @@ REQUESTS: dict[str, Request[Any]] = {
         cohort=(0, 1),
         uses="test train",
         keys=CODED[:64],
-        most_count=9,
         signatures=CODED[:128].tobytes(),
     ),
     "labels": LabelsRequest(ticket=TICKET),

@@ -12,6 +12,8 @@ import pytest
 from retexo_fl.client.api import (
     BasisAnswer,
     BasisRequest,
+    CountsAnswer,
+    CountsRequest,
     EvaluateAnswer,
     EvaluateRequest,
     GramAnswer,
@@ -27,9 +29,9 @@ from retexo_fl.client.api import (
     TrainRequest,
 )
 from retexo_fl.client.masked_answers import (
+    COUNTER,
     SumLengths,
     answer_of_sum,
-    counter_of,
     form_of,
     numbers_of,
     purpose_of,
@@ -42,7 +44,7 @@ from retexo_fl.masking.step import SharedStep
 from retexo_fl.updates.masked import MaskedUpdates
 
 TICKET = Ticket(job="job-0123456789ab", attempt=1, round=1)
-CLIENTS, COUNTER = 3, counter_of(1000)
+CLIENTS, MOST = 3, 2**31 - 1
 WEIGHTS = np.zeros(300)
 STEP = SharedStep(40, -3)
 STEPS = MaskedUpdates().first_steps(300, most_train=50, terms=CLIENTS)
@@ -80,7 +82,7 @@ def asked_to_judge(nodes: str) -> EvaluateRequest:
 def added(
     request: Request[Any], lengths: SumLengths, answers: list[Any], beside: np.ndarray
 ) -> Any:
-    form = form_of(request, lengths, COUNTER)
+    form = form_of(request, lengths)
     total = form.zeros()
     for answer in answers:
         found = numbers_of(request, answer, form, lengths, terms=CLIENTS, beside=beside)
@@ -122,6 +124,13 @@ def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None
     labels = [LabelsAnswer(uses=(1, 2, 3, 4, 5, c), sums=(0.5, -c)) for c in range(CLIENTS)]
     found = added(LabelsRequest(ticket=TICKET), REAL, labels, np.zeros(0))
     assert found == LabelsAnswer(uses=(3, 6, 9, 12, 15, 3), sums=(1.5, -3.0))
+    of_parts = CountsAnswer(
+        nodes=2**40, train=1, validation=2, test=3, vectors_out=2**33, vectors_in=5
+    )
+    found = added(CountsRequest(ticket=TICKET), SumLengths(), [of_parts] * 3, np.zeros(0))
+    assert found == CountsAnswer(
+        nodes=3 * 2**40, train=3, validation=6, test=9, vectors_out=3 * 2**33, vectors_in=15
+    )
     counts: dict[str, Any] = {
         "train": 2,
         "train_correct": 1,
@@ -146,12 +155,12 @@ def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None
 
 
 @pytest.mark.parametrize(
-    ("uses", "cut"), [(1023, 1023), (1024, 1023), (2**60, 1023), (0, 0), (-1, 0)]
+    ("uses", "cut"), [(MOST, MOST), (MOST + 1, MOST), (2**60, MOST), (0, 0), (-1, 0)]
 )
 def test_a_count_is_from_none_to_all_that_there_are(uses: int, cut: int) -> None:
     request, answer = LabelsRequest(ticket=TICKET), LabelsAnswer(uses=(uses, *[1] * 5))
     lengths = SumLengths(classes=2)
-    form = form_of(request, lengths, COUNTER)
+    form = form_of(request, lengths)
     found = numbers_of(request, answer, form, lengths, terms=3)
     assert (found.counts[0], found.wide[-1]) == (cut, uses != cut)
 
@@ -164,7 +173,7 @@ def test_a_metric_that_says_it_counts_and_does_not_is_counted_as_cut() -> None:
 
 def test_an_answer_that_could_not_be_computed_is_zeros_and_counted() -> None:
     request = TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=STEPS)
-    form = form_of(request, REAL, COUNTER)
+    form = form_of(request, REAL)
     found = numbers_of(request, None, form, REAL, terms=CLIENTS)
     assert found.form == form
     assert [array.any() for array in (found.narrow, found.counts, found.wide[:-1])] == [False] * 3
@@ -186,7 +195,7 @@ def test_a_loss_that_a_sum_cannot_hold_is_cut_and_counted(value: float) -> None:
 
 def test_a_sum_below_zero_counts_nothing() -> None:
     request, lengths = LabelsRequest(ticket=TICKET), SumLengths(classes=2)
-    form = form_of(request, lengths, COUNTER)
+    form = form_of(request, lengths)
     answer = LabelsAnswer(uses=(0, 0, 0, 0, 0, 1))
     total = numbers_of(request, answer, form, lengths, terms=3)
     total.counts[2] = 2**COUNTER.bits - 1
@@ -202,7 +211,7 @@ def test_each_use_and_form_is_a_purpose_and_a_label_of_its_own() -> None:
     for steps in (STEPS, other):
         request = TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=steps)
         for lengths in (REAL, COUNTS):
-            forms.add(told_form(request, form_of(request, lengths, COUNTER)))
+            forms.add(told_form(request, form_of(request, lengths)))
     assert len(forms) == 4
 
 
