@@ -250,7 +250,7 @@ class AgentJob:
             # An earlier process published; whether that outlived its end is not known.
             self.client.send_again(ticket)
             self._sent = (ticket.stage, ticket.weights_digest)
-        answer = self.client.collect(replace(request, wait_s=0.0))
+        answer = self.client.ask(replace(request, wait_s=0.0))
         self.book.write()
         return answer
 

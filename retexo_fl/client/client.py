@@ -88,6 +88,7 @@ from retexo_fl.errors import (
     ExchangeIncomplete,
     LocalProtocolError,
     MaskingKeysLost,
+    PartitionError,
     ProtocolError,
     SecureAggregationRefused,
     StaleAttempt,
@@ -251,7 +252,7 @@ class GraphClient(Answering):
         Raises:
             SecureAggregationRefused: As :meth:`_sealed`.
         """
-        is_sealed = asks_sums(request) or isinstance(request, PublishRequest)
+        is_sealed = asks_sums(request) or isinstance(request, PublishRequest | CollectRequest)
         try:
             with self._sealed() if is_sealed else nullcontext():
                 return super().ask(request)
@@ -265,6 +266,7 @@ class GraphClient(Answering):
         """Have what fails by this client's data be told by one sentence, where sums are masked.
 
         Raises:
+            PartitionError: Its part does not fit a peer's.
             SecureAggregationRefused: An answer could not be computed; the owner's log says why.
         """
         try:
@@ -275,6 +277,10 @@ class GraphClient(Answering):
             if self._masks is None:
                 raise
             self._note_failure(error)
+            if isinstance(error, PartitionError):
+                raise PartitionError(
+                    "its part and a peer's do not fit together; the log of its agent says where"
+                ) from None
             raise SecureAggregationRefused(
                 "an answer could not be computed; the log of its agent says why"
             ) from None

@@ -13,7 +13,7 @@ from retexo_fl.client.api import Ticket, Traffic
 from retexo_fl.client.headers import StageExchange
 from retexo_fl.client.peer_exchange import PeerExchange
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
-from retexo_fl.errors import ExchangeIncomplete, PartitionError
+from retexo_fl.errors import ConfigurationError, ExchangeIncomplete
 from retexo_fl.exchange import (
     FIXED,
     FixedVectors,
@@ -94,6 +94,7 @@ class Mailbox:
 
         Raises:
             PartitionError: Another client lists edges to this one that do not stand in this part.
+            ConfigurationError: A peer sends blocks where datagrams are awaited, or the other way.
         """
         stage = self._stage_of(ticket, width, dtype)
         if self._exchange is None or self._exchange.id != stage.id:
@@ -193,14 +194,14 @@ class Mailbox:
             self._job, stage.layer + CONTROL_LAYERS, stage.weights_digest, receiver=self._client
         )
         for peer in sorted(self._peers & announcing - reached):
-            raise PartitionError(
+            raise ConfigurationError(
                 f"client {peer} sends datagrams, client {self._client} takes none from it: "
                 "expected a udp:// address of both in both rosters, and an agent that listens "
                 "there; see docs/kernel-path.md"
             )
         for peer in sorted(self._peers & senders & reached):
             if self.datagrams and self.datagrams.carries(stage.incoming(self._plan.peer(peer)).key):
-                raise PartitionError(
+                raise ConfigurationError(
                     f"client {peer} sends blocks, client {self._client} expects datagrams from it: "
                     "expected a udp:// address of both in both rosters, and an agent that listens "
                     "there; see docs/kernel-path.md"

@@ -30,19 +30,24 @@ from retexo_fl.client.api import (
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.client.moved import moved_length
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import (
     AgreementError,
     ExchangeIncomplete,
     LocalProtocolError,
+    PartitionError,
     RemoteProtocolError,
     SecureAggregationRefused,
     TrainingDiverged,
 )
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
+from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.masking.agreement import Agreement, Cohort, simulated
 from retexo_fl.training.layer_trainer import LayerTrainer
+from tests.support import adversary
 from tests.support.adversary import Adversary
 
 CLIENTS, VICTIM = 8, 3
@@ -231,6 +236,26 @@ def test_a8_nothing_is_refused_by_what_a_client_holds(
     ) as told:
         whole.summed(request, answers, lengths)
     assert "the data" not in str(told.value)
+
+
+def test_a8_a_part_that_does_not_fit_is_named_without_its_edges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(config: RunConfig) -> list[GraphPartition]:
+        return [without_peers(p) if p.client == VICTIM else p for p in make_parts(config)]
+
+    monkeypatch.setattr(adversary, "make_parts", made)
+    server = Adversary.in_one_process(tmp_path, CLIENTS)
+    server.greet(1)
+    server.hand_out(1, range(CLIENTS))
+    ticket = server.ticket()
+    for client in server.clients:
+        client.ask(PublishRequest(ticket=ticket))
+    with pytest.raises(PartitionError) as told:
+        server.clients[VICTIM].ask(CollectRequest(ticket=ticket))
+    sentence = "its part and a peer's do not fit together; the log of its agent says where"
+    assert str(told.value) == sentence
+    assert "lists none; an edge must stand in both parts" in caplog.text
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
