@@ -21,7 +21,6 @@ from retexo_fl.client import schema
 from retexo_fl.client.api import (
     BasisRequest,
     CollectRequest,
-    CountsRequest,
     GramRequest,
     HelloRequest,
     KeysRequest,
@@ -104,7 +103,7 @@ def _questions(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
         ),
     )
     yield "train too early", server.train()
-    yield "counts", CountsRequest(ticket=ticket)
+    yield "counts", server.part_counts()
     yield "labels", server.labels(number=1)
     yield "publish", PublishRequest(ticket=ticket)
     yield "collect too early", CollectRequest(ticket=ticket)

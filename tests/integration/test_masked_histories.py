@@ -147,6 +147,8 @@ def contributes(noted: Noted) -> dict[str, bool]:
     assert noted.label is not None
     assert noted.content is not None
     purpose, counts = noted.label.place.purpose, noted.content.signed_counts()
+    if purpose == "query.counts":
+        return {use: bool(counts[1 + at]) for at, use in enumerate(JUDGED)}
     if purpose == "query.labels":
         by_use = counts[: counts.size // 3 * 3].reshape(3, -1)
         return {use: bool(by_use[at].any()) for at, use in enumerate(JUDGED)}
@@ -253,7 +255,7 @@ class Histories(RuleBasedStateMachine):
         self.ask(kind, members, is_next=True)
 
     @rule(
-        kind=st.sampled_from(["labels", *JUDGED]),
+        kind=st.sampled_from(["counts", "labels", *JUDGED]),
         among=st.sets(st.integers(0, MOST - 1), min_size=1),
         is_next=st.booleans(),
     )
@@ -265,6 +267,8 @@ class Histories(RuleBasedStateMachine):
         job.number += is_next or not job.number
         if kind in JUDGED[1:]:
             asked: Request[Any] = job.server.evaluate(kind, job.attempt, job.number)
+        elif kind == "counts":
+            asked = job.server.part_counts(job.attempt, job.number)
         elif kind == "labels":
             asked = job.server.labels(job.attempt, job.number)
         else:

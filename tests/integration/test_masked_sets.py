@@ -121,6 +121,7 @@ def test_a2_a4_a6_a7_nobody_is_asked_to_open_anything() -> None:
 
 
 PURPOSES: dict[str, Callable[[Adversary, int], Request[Any]]] = {
+    "counts": lambda server, number: server.part_counts(number=number),
     "labels": lambda server, number: server.labels(number=number),
     "train": lambda server, number: server.train(number=number),
     "validation": lambda server, number: server.evaluate("validation", number=number),
@@ -137,6 +138,7 @@ def test_a3_a5_other_purposes_and_rounds_are_over_the_same_clients(
     less = server.asked(PURPOSES[then](server, 2), OTHERS)
     counted = {
         "labels": np.sum([server.class_counts(client) for client in OTHERS], axis=0),
+        "counts": np.array([sum(server.parts[client].num_inner for client in OTHERS)]),
         **{
             use: np.array([sum(server.nodes(client, use) for client in OTHERS)])
             for use in ("train", "validation", "test")
@@ -198,9 +200,11 @@ def test_to_sums_of_other_uses_all_of_a_cohort_add_zeros(tmp_path: Path, uses: s
         "validation": server.asked(server.evaluate("validation"), range(CLIENTS))[0],
         "test": server.asked(server.evaluate("test"), range(CLIENTS))[0],
     }
-    for use, counted in zip(found, labels, strict=True):
+    nodes, *parts = server.asked(server.part_counts(), range(CLIENTS))[:4]
+    assert nodes == 0
+    for use, counted, of_parts in zip(found, labels, parts, strict=True):
         total = sum(server.nodes(client, use) for client in range(CLIENTS))
-        assert found[use] == counted == (total if use in uses else 0), use
+        assert found[use] == counted == of_parts == (total if use in uses else 0), use
     assert not server.update(request, range(CLIENTS)).any()
 
 
@@ -208,7 +212,7 @@ def broken(*given: Any, **named: Any) -> Any:
     raise MemoryError(f"the data: {given}{named}")
 
 
-@pytest.mark.parametrize("kind", ["labels", "train", "validation", "test"])
+@pytest.mark.parametrize("kind", PURPOSES)
 @pytest.mark.parametrize("way", ["values", "computing"])
 def test_a8_nothing_is_refused_by_what_a_client_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str
@@ -223,12 +227,13 @@ def test_a8_nothing_is_refused_by_what_a_client_holds(
         monkeypatch.setattr(LayerTrainer, "update", broken)
         monkeypatch.setattr(LayerTrainer, "evaluate", broken)
         monkeypatch.setattr(GraphClient, "_class_counts", broken)
+        monkeypatch.setattr(GraphClient, "_told_counts", broken)
     request = PURPOSES[kind](server, 1)
     answers = server.ask(request, range(CLIENTS))
     assert len({(len(a.numbers), len(a.beside), a.lacks_weights) for a in answers.values()}) == 1
     lengths = sum_lengths(server.config, 3, update=len(server.weights) if kind == "train" else 0)
     whole = MaskedSums(cohorts=server.agreement.cohorts)
-    if (kind, way) == ("labels", "values"):
+    if way == "values" and kind in {"counts", "labels"}:
         whole.summed(request, answers, lengths)
         return
     with pytest.raises(

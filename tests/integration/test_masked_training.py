@@ -114,6 +114,13 @@ def test_whole_numbers_train_as_floats_do(tmp_path: Path, way: str) -> None:
     for stage, known in zip(masked["stages"], plain["stages"], strict=True):
         if known["val_loss"] is not None:
             assert stage["val_loss"] == pytest.approx(known["val_loss"], rel=1e-3)
+    # Of cohorts the same is known that of clients is in the clear.
+    tables = masked["client_table"], plain["client_table"]
+    for name in ("nodes", "train", "val", "test", "boundary_vectors_in", "boundary_vectors_out"):
+        ours, theirs = (sum(row[name] for row in table) for table in tables)
+        assert ours == theirs > 0, name
+    assert [row["cohort"] for row in masked["client_table"]] == [[0, 1, 2, 3]]
+    assert masked["plan"] == plain["plan"]
 
 
 DROPS = {(0, 2): 1, (0, 3): 3, (1, 1): 0}

@@ -14,6 +14,7 @@ from retexo_fl.channels import MemoryChannel
 from retexo_fl.client.api import (
     ClientApi,
     CollectRequest,
+    CountsRequest,
     EvaluateRequest,
     HelloRequest,
     KeysRequest,
@@ -132,6 +133,10 @@ class Adversary:
         return Ticket(
             job=self.job, attempt=attempt, stage=stage, round=number, weights_digest=digest
         )
+
+    def part_counts(self, attempt: int = 1, number: int = 0) -> CountsRequest:
+        """Ask for counts of nodes and vectors."""
+        return CountsRequest(ticket=self.ticket(attempt, number))
 
     def labels(self, attempt: int = 1, number: int = 0) -> LabelsRequest:
         """Ask for class counts."""
