@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from retexo_fl.client import api
 from retexo_fl.errors import (
+    ConfigurationError,
     PartitionError,
     RemoteProtocolError,
     RoundIncomplete,
@@ -20,7 +22,7 @@ from tests.support.masked_training import HALVES, QUORUM, away_in, cohort_of, tr
 from tests.support.runs import events_of, model_bytes
 
 HELLO, KEYS = api.HELLO.message_type, api.KEYS.message_type
-TRAIN = api.TRAIN.message_type
+COUNTS, TRAIN = api.COUNTS.message_type, api.TRAIN.message_type
 
 
 def rounds(run: Path) -> list[dict[str, Any]]:
@@ -90,6 +92,18 @@ def flipped(name: str, at: int = 40) -> Callable[[Values], object]:
     return change
 
 
+def more(place: int, number: int) -> Callable[[Values], object]:
+    """Add to one of the masked counts of a part: to nodes, train nodes and so on."""
+
+    def change(values: Values) -> None:
+        words = np.frombuffer(values["beside"], "<u8").copy()
+        # Masks are modulo 2**64.
+        words[place : place + 1] += np.uint64(number)
+        values["beside"] = words.tobytes()
+
+    return change
+
+
 def in_the_clear(values: Values) -> None:
     del values["mask-key"]
     values["label-uses"] = [7] * 10
@@ -111,6 +125,25 @@ def in_the_clear(values: Values) -> None:
             told(HELLO, lambda values: values.update(version=12)),
             f"client 1: message version 12; expected {api.MESSAGE_VERSION}",
         ),
+        (
+            told(HELLO, lambda values: values.update(nodes=5)),
+            "client 1: it tells counts; expected none where sums are masked",
+        ),
+        (
+            told(HELLO, lambda values: values.update({"vectors-in": 1})),
+            "client 1: it tells counts; expected none where sums are masked",
+        ),
+        (
+            told(HELLO, lambda values: values.update(brings="train all")),
+            "client 1: brings is 'train all'; expected uses of nodes: train, validation, test, ",
+        ),
+        (
+            told(COUNTS, more(0, 2**31)),
+            r"masked, but nodes of all clients are 2147\d+; expected 2147483647 at most",
+        ),
+        (told(COUNTS, more(1, 7)), r"the sum over clients: num-examples is \d+; expected \d+"),
+        (told(COUNTS, more(3, 2**63)), r"^a masked sum has -\d+ test; expec"),
+        (told(COUNTS, cut("beside")), r"client 1: masked numbers have \d+ bytes; expected"),
         (told(KEYS, flipped("digest", 0)), "client 1: it believes other masking keys"),
         (told(TRAIN, cut("numbers")), r"client 1: masked numbers have \d+ bytes; expected"),
         (told(TRAIN, cut("beside")), r"client 1: masked numbers have \d+ bytes; expected"),
@@ -123,7 +156,8 @@ def in_the_clear(values: Values) -> None:
 def test_what_a_client_sends_that_cannot_be_names_it(
     tmp_path: Path, see: See, sentence: str
 ) -> None:
-    with pytest.raises((RemoteProtocolError, PartitionError), match=sentence):
+    errors = (ConfigurationError, PartitionError, RemoteProtocolError)
+    with pytest.raises(errors, match=sentence):
         train_in(tmp_path / "run", nothing, see=see, **QUORUM)
 
 
