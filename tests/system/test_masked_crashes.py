@@ -56,7 +56,16 @@ LEAN: dict[str, Any] = {
 #: What an agent may be killed at, in order; of labels, rounds and the rest, only once each.
 STEPS = tuple(
     f"{message} {step}"
-    for message in ("hello", "keys", "labels", "basis", "train_layer", "evaluate_layer", "end")
+    for message in (
+        "hello",
+        "keys",
+        "counts",
+        "labels",
+        "basis",
+        "train_layer",
+        "evaluate_layer",
+        "end",
+    )
     for step in ("begins", "answered")
 )
 
@@ -163,7 +172,7 @@ def test_a_server_killed_at_every_question_resumes_with_new_keys(tmp_path: Path)
     assert found.returncode == 0, found.stderr
     deaths = json.loads(found.stdout.splitlines()[-1])
     assert deaths == [
-        *("query.hello 0", "query.keys 0", "query.labels 0"),
+        *("query.hello 0", "query.keys 0", "query.counts 0", "query.labels 0"),
         *("query.publish 0", "query.collect 0", "train.layer 1"),
         "train.layer 2",
         # Validation of the last weights, and the test.

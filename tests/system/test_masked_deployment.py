@@ -33,7 +33,7 @@ OPTIONS = ("--layers", "1", "--hidden", "8", "--rounds", "2", "--profile", "rete
 MASKED = (*OPTIONS, "--secure-aggregation", "masked")
 #: Messages of a resumed attempt, at one of which, by chance, a SuperNode is killed.
 STEPS = (
-    *("query.hello", "query.keys", "query.labels", "query.publish"),
+    *("query.hello", "query.keys", "query.counts", "query.labels", "query.publish"),
     *("train.layer", "evaluate.layer"),
 )
 #: Others may have to do on this machine.
