@@ -271,12 +271,8 @@ class GraphClient(Answering):
         """
         try:
             yield
-        except _TOLD:
-            raise
         except Exception as error:
-            if self._masks is None:
-                raise
-            self._note_failure(error)
+            self._keep_to_owner(error)
             if isinstance(error, PartitionError):
                 raise PartitionError(
                     "its part and a peer's do not fit together; the log of its agent says where"
@@ -285,8 +281,14 @@ class GraphClient(Answering):
                 "an answer could not be computed; the log of its agent says why"
             ) from None
 
-    def _note_failure(self, error: Exception) -> None:
-        """Tell the owner alone what failed: where is in the log of level DEBUG."""
+    def _keep_to_owner(self, error: Exception) -> None:
+        """Tell the owner alone what failed (where: in the log of level DEBUG).
+
+        Raises:
+            Exception: The error itself, where it may be told: without masks, or not of data.
+        """
+        if self._masks is None or isinstance(error, _TOLD):
+            raise error
         logger.warning(
             "client %d: its answer could not be computed: %s: %s",
             self._partition.client,
@@ -443,12 +445,8 @@ class GraphClient(Answering):
         """
         try:
             return compute()
-        except _TOLD:
-            raise
         except Exception as error:
-            if self._masks is None:
-                raise
-            self._note_failure(error)
+            self._keep_to_owner(error)
             return None
 
     def _lacking(self, answer: AnswerT) -> AnswerT:
