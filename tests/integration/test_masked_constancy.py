@@ -154,6 +154,19 @@ def _of_a_basis(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
         )
 
 
+def _of_products(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
+    """Yield questions for products, with steps in which all fits, and none does."""
+    server.greet(1)
+    server.hand_out(1, range(CLIENTS))
+    ticket = server.ticket()
+    for asked in (PublishRequest(ticket=ticket), CollectRequest(ticket=ticket, close=True)):
+        for client in server.clients:
+            client.ask(asked)
+    for number, exponent in enumerate((0, -100), start=1):
+        steps = SharedStep(32, exponent).told
+        yield f"products {number}", GramRequest(ticket=server.ticket(number=number), steps=steps)
+
+
 def _all_seen(
     folder: Path,
     seed: int,
@@ -180,6 +193,7 @@ def _all_seen(
             {"HelloAnswer", "MaskedAnswer", "PublishAnswer", "CollectAnswer"},
         ),
         ({"basis": "supervised", "basis-blocks": 4}, _of_a_basis, {"MaskedAnswer"}),
+        ({"solver": "ridge"}, _of_products, {"MaskedAnswer"}),
     ],
 )
 def test_neither_length_nor_words_of_answers_follow_from_data(
