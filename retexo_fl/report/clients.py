@@ -32,13 +32,13 @@ def clients_section(run: RunRecord) -> str:
         for row in rows[:CLIENTS_LISTED]
     ]
     head = ("nodes", "train", "validation", "test", "vectors in", "vectors out", "payload out")
-    columns = ("client", *head, *([f"test {metric}"] if own else []))
+    what = "cohort" if rows[0].cohort else "client"
+    columns = (what, *head, *([f"test {metric}"] if own else []))
     table = markup.table("Clients", columns, listed, sortable=True)
     if len(rows) <= CLIENTS_LISTED:
         return markup.section("clients", "Clients", _spread(metric, own), table)
-    what = "cohorts" if rows[0].cohort else "clients"
-    cut = f"The first {CLIENTS_LISTED} of {format_count(len(rows))} {what}:"
-    summary = markup.table(f"All {what}, summarised", (f"of all {what}", *head), _quantiles(rows))
+    cut = f"The first {CLIENTS_LISTED} of {format_count(len(rows))} {what}s:"
+    summary = markup.table(f"All {what}s, summarised", (f"of all {what}s", *head), _quantiles(rows))
     return markup.section(
         "clients", "Clients", _spread(metric, own), summary, markup.paragraph(cut), table
     )

@@ -100,12 +100,11 @@ def _masked(run: RunRecord) -> list[str]:
     """Return a sentence on what the server has seen, where sums were masked."""
     if not _is_masked(run):
         return []
-    text = "Sums were masked: the server saw those over whole cohorts"
+    text = "Sums were masked: the server saw those over whole cohorts, and of no client its own."
     if run.course.summed is not None:
         least, most = run.course.summed
         among = f"{least}" if least == most else f"{least} to {most}"
-        text = f"Sums were masked: the server saw updates added up over {among} clients"
-    text += ", and of no client its own."
+        text += f" The cohorts of a round's updates had {among} clients in all."
     if run.course.cut:
         text += f" {format_counted(run.course.cut, 'value')} exceeded their steps and were cut."
     return [text]

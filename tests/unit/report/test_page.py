@@ -247,8 +247,9 @@ def test_report_of_masked_run_says_whose_sums_the_server_saw(tmp_path: Path) -> 
     (run / "result.json").write_text(json.dumps(result | {"bytes": book.totals()}))
     page = Page(write_report(run))
     assert (
-        "Sums were masked: the server saw updates added up over 4 to 5 clients, and of no client "
-        "its own. 4,095 values exceeded their steps and were cut."
+        "Sums were masked: the server saw those over whole cohorts, and of no client its own. The "
+        "cohorts of a round's updates had 4 to 5 clients in all. 4,095 values exceeded their steps "
+        "and were cut."
     ) in page.said("p")
     assert any("Masks: their keys." in text for text in page.said("p"))
     assert page.said("td").count("4.3 kB") == 2
