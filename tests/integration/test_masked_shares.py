@@ -1,4 +1,8 @@
-"""Masked trainings of clients that come and go, on a clock by hand: in as many sums as planned."""
+"""Masked trainings of clients that come and go, on a clock by hand: in as many sums as planned.
+
+Whose cohort was whole in a round is in its sum, exactly; and of machines that come and go like that
+as many are in whole cohorts as the plan says.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,16 @@ DEADLINE_S: Final = 1.0
 AWAY: Final = 3.0
 #: So many standard deviations from the plan: one of 16,000 sequences is further.
 _MOST_DEVIATIONS: Final = 4.0
+#: Of machines alone, without a training.
+_MANY_ROUNDS: Final = 20_000
+CASES: Final = [
+    (3, 3, 0.95, 20),
+    (12, 3, 0.8, 20),
+    (40, 5, 0.9, 8),
+    (100, 5, 0.95, 3),
+    (200, 5, 0.99, 2),
+    (200, 3, 0.8, 2),
+]
 
 
 @dataclass
@@ -37,8 +51,9 @@ class Flaky:
     up: float
     clients: int
     clock: HandClock = field(default_factory=HandClock)
-    round: int = 0
     begun_s: float = 0.0
+    #: By round, who was there at some time of it.
+    seen: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.drawn = np.random.default_rng(self.clients)
@@ -56,17 +71,18 @@ class Flaky:
             grid.on_look = lambda: None
             return
         number = records.read_request(message).ticket.round
-        if number != self.round:
-            self.round = number
+        if number not in self.seen:
+            self.seen[number] = set()
             self.pass_round()
-            grid.on_look = lambda: self.look(grid)
-        self.look(grid)
+            grid.on_look = lambda: self.look(grid, number)
+        self.look(grid, number)
 
-    def look(self, grid: FickleGrid) -> None:
+    def look(self, grid: FickleGrid, number: int) -> None:
         # A round that waits for more than its deadline: machines come and go meanwhile.
         if self.clock.now_s() - self.begun_s > 1.5 * DEADLINE_S:
             self.pass_round()
         grid.weather.mute = {node_of(int(c)) for c in np.flatnonzero(~self.is_there)}
+        self.seen[number].update(np.flatnonzero(self.is_there).tolist())
 
 
 def spread(sizes: list[int], up: float, rounds: int) -> float:
@@ -80,18 +96,8 @@ def spread(sizes: list[int], up: float, rounds: int) -> float:
     return math.sqrt(total) / (rounds * sum(sizes))
 
 
-@pytest.mark.parametrize(
-    ("clients", "cohort_size", "up", "rounds"),
-    [
-        (3, 3, 0.95, 30),
-        (12, 3, 0.8, 30),
-        (40, 5, 0.9, 12),
-        (100, 5, 0.95, 4),
-        (200, 5, 0.99, 2),
-        (200, 3, 0.8, 2),
-    ],
-)
-def test_flaky_clients_are_in_as_many_sums_as_the_plan_says(
+@pytest.mark.parametrize(("clients", "cohort_size", "up", "rounds"), CASES)
+def test_who_is_in_a_whole_cohort_is_in_the_sum(
     tmp_path: Path, clients: int, cohort_size: int, up: float, rounds: int
 ) -> None:
     keys: dict[str, Any] = {
@@ -102,20 +108,37 @@ def test_flaky_clients_are_in_as_many_sums_as_the_plan_says(
     config = configured(tmp_path / "run", **keys)
     parts = make_parts(make_config({"clients": clients}))
     counts = {part.client: counts_by_use(config, part) for part in parts}
-    agreement = simulated_agreement(config, counts)
-    facts = cohort_facts(agreement, {c: brought(config, of) for c, of in counts.items()})
+    agreed = simulated_agreement(config, counts).cohorts
+    # Others are not asked in rounds of training.
+    cohorts = [cohort.members for cohort in agreed if cohort.uses & {"train", "validation"}]
+    assert cohort_size in map(len, cohorts)
     machines = Flaky(up, clients)
     train_on_fickle_grid(config, parts, machines.change, clock=machines.clock)
     events = [event for event in events_of(tmp_path / "run") if event["event"] == "round"]
     assert len(events) == rounds
     assert result_of(tmp_path / "run")["test_accuracy"] > 0
-    # A round that had to wait for longer was of nobody when its time was over.
-    shares = [
-        1 - len(event.get("absent", ())) / clients
-        if (event["waited_s"] or 0.0) < 1.4 * DEADLINE_S
-        else 0.0
-        for event in events
-    ]
-    planned = facts["share"][str(up)]
-    deviation = (np.mean(shares) - planned) / spread(facts["sizes"], up, rounds)
-    assert abs(deviation) < _MOST_DEVIATIONS, (np.mean(shares), planned)
+    for event in events:
+        there = machines.seen[event["round"]]
+        broken = [c for members in cohorts if not there.issuperset(members) for c in members]
+        assert event.get("absent", []) == sorted(broken), event["round"]
+
+
+@pytest.mark.parametrize(("clients", "cohort_size", "up", "rounds"), CASES)
+def test_machines_make_as_many_cohorts_whole_as_the_plan_says(
+    tmp_path: Path, clients: int, cohort_size: int, up: float, rounds: int
+) -> None:
+    del rounds
+    keys = {"clients": clients, "cohort_size": cohort_size, "secure_aggregation": "masked"}
+    config = configured(tmp_path / "run", **keys)
+    counts = {c: dict.fromkeys(("train", "validation", "test", "nodes"), 1) for c in range(clients)}
+    agreement = simulated_agreement(config, counts)
+    facts = cohort_facts(agreement, {c: brought(config, of) for c, of in counts.items()})
+    cohorts = [list(cohort.members) for cohort in agreement.cohorts]
+    machines, share = Flaky(up, clients), 0.0
+    many = _MANY_ROUNDS * 12 // clients
+    for _ in range(many):
+        machines.pass_round()
+        whole = sum(len(members) for members in cohorts if machines.is_there[members].all())
+        share += whole / clients / many
+    deviation = (share - facts["share"][str(up)]) / spread(facts["sizes"], up, many)
+    assert abs(deviation) < _MOST_DEVIATIONS, (share, facts["share"][str(up)])
