@@ -13,7 +13,12 @@ import pytest
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.errors import ExchangeIncomplete, PartitionError, RetexoError
+from retexo_fl.errors import (
+    ConfigurationError,
+    ExchangeIncomplete,
+    PartitionError,
+    RetexoError,
+)
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.parts.isolated import without_peers
 from tests.support.agents import AgentProcess, agents, train_with
@@ -138,7 +143,7 @@ def test_rosters_that_disagree_about_datagrams_are_named(tmp_path: Path, listens
         for agent in made:
             agent.start()
         # Whichever client the server hears first.
-        with pytest.raises(PartitionError, match="client . sends (datagrams|blocks), client ."):
+        with pytest.raises(ConfigurationError, match="client . sends (datagrams|blocks), client ."):
             train_with(made, configured(tmp_path / "run", **keys))
 
 
