@@ -11,6 +11,7 @@ import numpy as np
 from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.agent.sharing import OWN_TABLE
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
@@ -45,6 +46,10 @@ class MaskedShare:
         signer: Signs its key, and checks those of others.
         least_clients: Sums of fewer are refused.
         least_nodes: Texts that fewer of its nodes have are neither named nor counted.
+
+    Raises:
+        ConfigurationError: The summary cannot be added up. Its owner is told that now: a refusal
+            later would tell the server.
     """
 
     def __init__(
@@ -55,10 +60,12 @@ class MaskedShare:
         least_clients: int,
         least_nodes: int,
     ) -> None:
-        self._summary = summary
+        columns = TableColumns.of(summary, least_nodes)
+        number_of(summary, columns, columns)
+        self._summary = replace(summary, source=OWN_TABLE)
+        self._columns = replace(columns, source=OWN_TABLE)
         self._signer = signer
         self._least_clients = least_clients
-        self._columns = TableColumns.of(summary, least_nodes)
         self._masks: tuple[Ticket, ClientMasks] | None = None
         #: Of which columns sums were told.
         self._told: bytes | None = None
@@ -92,8 +99,7 @@ class MaskedShare:
 
         Raises:
             SecureAggregationRefused: Columns were told to another job; sums were told of other
-                columns; or as :func:`.number_of` and
-                :meth:`.ClientMasks.hide`.
+                columns; or as :func:`.number_of` and :meth:`.ClientMasks.hide`.
         """
         masks = self._masks_of(request.ticket)
         content = request.columns.tobytes()

@@ -67,7 +67,14 @@ from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.client.masks import ClientMasks, KeySigner
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
-from retexo_fl.client.prediction_files import Table, make_folder, set_folder, write_predictions
+from retexo_fl.client.prediction_files import (
+    Table,
+    check_folder,
+    check_written,
+    make_folder,
+    set_folder,
+    write_predictions,
+)
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.client.stage_rows import (
     layer_inputs,
@@ -791,7 +798,9 @@ class GraphClient(Answering):
         folder = set_folder(self._predictions, request.set_name)
         if request.set_name:
             make_folder(folder)
-        found = self._computed(lambda: self._predicted(trainer, request))
+        # Before data is read: who has nothing to write must not be told apart.
+        check_folder(folder)
+        found = self._computed(lambda: self._checked(self._predicted(trainer, request), request))
         predictions, answer = found or (None, None)
         if answer is not None and "nodes" not in self._uses:
             answer = replace(answer, nodes=0)
@@ -801,6 +810,13 @@ class GraphClient(Answering):
         if self._masks is None:
             self._forget()
         return answer
+
+    def _checked(
+        self, found: tuple[Table, PredictAnswer], request: PredictRequest
+    ) -> tuple[Table, PredictAnswer]:
+        """Return predictions that can be written down as they are asked for."""
+        check_written(found[0], request.form, client=self._partition.client)
+        return found
 
     def _predicted(
         self, trainer: StageTrainer, request: PredictRequest

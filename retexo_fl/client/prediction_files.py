@@ -120,6 +120,18 @@ def make_folder(folder: Path) -> None:
         raise CheckpointError(f"{folder}: could not be made ({error.strerror})") from error
 
 
+def check_folder(folder: Path) -> None:
+    """Check that the folder of a set is there.
+
+    The process that asked made it; it is removed when that process ends and another starts.
+
+    Raises:
+        CheckpointError: It is not.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: predictions could not be written (it was removed)")
+
+
 def predictions_name(client: int, form: str) -> str:
     """Return the name of a client's file."""
     return f"predictions-{client}.{form.removeprefix('spreadsheet-')}"
@@ -193,21 +205,25 @@ def check_written_form(form: str) -> None:
     check_form(form.removeprefix("spreadsheet-"))
 
 
-def write_predictions(folder: Path, client: int, predictions: Table, form: str) -> None:
-    """Write a client's predictions to its file in an existing folder, as a whole.
+def check_written(predictions: Table, form: str, *, client: int) -> None:
+    """Check that a client's predictions can be written in a form that a server asks for.
 
     Raises:
         LocalProtocolError: There is no such form; likewise ``ConfigurationError``.
         PartitionError: A node key is not text, which the form demands.
-        CheckpointError: The folder is missing, or the file could not be written.
     """
     check_written_form(form)
     for keys in predictions.texts.values():
         check_keys(keys, form, source=f"client {client}")
+
+
+def write_predictions(folder: Path, client: int, predictions: Table, form: str) -> None:
+    """Write predictions that :func:`check_written` found well to a client's file, as a whole.
+
+    Raises:
+        CheckpointError: The file could not be written.
+    """
     path = folder / predictions_name(client, form)
-    if not folder.is_dir():
-        # The process that asked made it; it is removed when that process ends and another starts.
-        raise CheckpointError(f"{path}: could not be written (its folder was removed)")
     try:
         write_whole(path, _WRITERS[form](predictions), durable=True)
     except OSError as error:

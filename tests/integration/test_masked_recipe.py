@@ -257,6 +257,17 @@ def test_an_owner_has_a_say_in_how_many_a_sum_is_over(sites: Sites, tmp_path: Pa
     assert not list(tmp_path.glob("*.toml"))
 
 
+def test_a_summary_that_cannot_be_added_up_is_refused_before_the_server_asks(
+    sites: Sites, tmp_path: Path
+) -> None:
+    balance = sites.tables[0].columns["balance"]
+    numbers = replace(balance.numbers, squares=balance.numbers.squares * 2**1500)
+    columns = {**sites.tables[0].columns, "balance": replace(balance, numbers=numbers)}
+    other = replace(sites, tables=[replace(sites.tables[0], columns=columns)])
+    with pytest.raises(ConfigurationError, match="^.*north.csv: a sum is larger than any of float"):
+        other.share(0, tmp_path)
+
+
 def test_keys_that_the_roster_does_not_have_are_not_believed(sites: Sites, tmp_path: Path) -> None:
     others, _ = make_members(tmp_path / "others", CLIENTS)
     false = replace(sites, identities=[*sites.identities[:2], others[2]])

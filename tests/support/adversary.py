@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -70,6 +70,7 @@ class Adversary:
 
     Attributes:
         arrival_s: How long rows of peers may take.
+        predictions: Folders of the clients that it has made.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Adversary:
         self.clients, self.parts, self.config, self.job = clients, parts, config, job
         self.agreement = agreement
         self.arrival_s = 20.0
+        self.predictions: list[Path] = []
         self.everyone = tuple(range(len(clients)))
         self._signed: dict[int, Signed] = {}
         shape = ModelShape.of_part(config, parts[0])
@@ -95,6 +97,7 @@ class Adversary:
         clients: int,
         keys: Mapping[str, Any] = MappingProxyType({}),
         of_one: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+        change: Callable[[GraphPartition], GraphPartition] = lambda part: part,
     ) -> Self:
         """Return one that asks real clients in this process, all of them one cohort.
 
@@ -103,20 +106,32 @@ class Adversary:
             clients: How many there are.
             keys: Of the run, beside the usual ones.
             of_one: By client, keys that it alone is told otherwise.
+            change: Of each part, after the graph was cut.
         """
         values = {**KEYS, **keys, "clients": clients}
         config = make_config(values)
-        parts = make_parts(config)
+        parts = [change(part) for part in make_parts(config)]
         identities, roster = make_members(folder, clients)
         federation = agreed(roster, identities, cohort_size=clients)
         channel = MemoryChannel()
         made: list[ClientApi] = []
+        written = [folder / f"predictions-{part.client}" for part in parts]
         for part, signer in zip(parts, signers(identities, roster, federation), strict=True):
             told = make_config({**values, **of_one.get(part.client, {})})
-            client = GraphClient(part, told, job=JOB, channel=channel, store=MemoryStore())
+            client = GraphClient(
+                part,
+                told,
+                job=JOB,
+                channel=channel,
+                store=MemoryStore(),
+                predictions=written[part.client],
+            )
+            written[part.client].mkdir()
             client.sign_masks(signer, least_clients=3)
             made.append(client)
-        return cls(made, parts, config, federation.agreement)
+        server = cls(made, parts, config, federation.agreement)
+        server.predictions = written
+        return server
 
     # ---- questions ------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ from retexo_fl.client.prediction_files import (
     FORMS,
     SPREADSHEET_CSV,
     Predictions,
+    check_folder,
     check_form,
     check_keys,
+    check_written,
     predictions_name,
     write_predictions,
 )
@@ -112,9 +114,9 @@ def test_check_form_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_write_refuses_what_cannot_be_written_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match="^format .*'xls'; expected .*csv"):
-        write_predictions(tmp_path, 0, predictions(), "xls")
-    with pytest.raises(CheckpointError, match=r"predictions-0\.csv: .*folder"):
-        write_predictions(tmp_path / "gone", 0, predictions(), "csv")
+        check_written(predictions(), "xls", client=0)
+    with pytest.raises(CheckpointError, match="/gone: predictions could not be written"):
+        check_folder(tmp_path / "gone")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # as a disk that is full
     try:
