@@ -11,7 +11,6 @@ import numpy as np
 from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.agent.sharing import OWN_TABLE
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
@@ -62,8 +61,8 @@ class MaskedShare:
     ) -> None:
         columns = TableColumns.of(summary, least_nodes)
         number_of(summary, columns, columns)
-        self._summary = replace(summary, source=OWN_TABLE)
-        self._columns = replace(columns, source=OWN_TABLE)
+        self._summary = summary.without_source()
+        self._columns = columns.without_source()
         self._signer = signer
         self._least_clients = least_clients
         self._masks: tuple[Ticket, ClientMasks] | None = None

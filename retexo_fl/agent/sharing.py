@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -41,8 +40,6 @@ logger = logging.getLogger(__name__)
 #: An answer that got lost is asked for again.
 _LINGER_S: Final = 5.0
 _SOURCE: Final = Path("the server's recipe")
-#: In errors that the server is told, in place of the name of its file.
-OWN_TABLE: Final = "this client's table"
 _ASKED: Final = (SummaryRequest, ColumnsRequest, KeysRequest, ColumnSumsRequest, RecipeRequest)
 #: Of questions at once: columns, keys, a recipe.
 _MOST_BYTES: Final = 2**28
@@ -78,7 +75,7 @@ class SummaryShare:
     """Answers questions about one summary; each may be asked again."""
 
     def __init__(self, summary: TableSummary, out: Path, masked: MaskedShare | None = None) -> None:
-        self._summary = replace(summary, source=OWN_TABLE)
+        self._summary = summary.without_source()
         self._out = out
         self._masked = masked
         self._recipe: FeatureRecipe | None = None

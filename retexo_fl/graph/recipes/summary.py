@@ -204,6 +204,10 @@ class Table(Generic[ColumnT]):
     label: LabelSummary
     columns: Mapping[str, ColumnT]
 
+    def without_source(self) -> Self:
+        """Return it with a source that a server may read in errors: its owner's files have none."""
+        return replace(self, source="this client's table")
+
     def without(self, names: Sequence[str]) -> Self:
         """Return it without some columns.
 
