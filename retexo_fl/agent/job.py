@@ -174,8 +174,8 @@ class AgentJob:
         self._round_keys: list[set[BlockKey]] = []
         self._round_exchanges: list[set[ExchangeId]] = []
         self._written_at = 0.0
-        #: Stage and digest of the exchange whose vectors are certain to be in the outbox.
-        self._sent: tuple[int, bytes] | None = None
+        #: Stages and digests of exchanges whose vectors are certain to be in the outbox.
+        self._sent: set[tuple[int, bytes]] = set()
 
     # ---- answers ------------------------------------------------------------------------------
 
@@ -240,16 +240,16 @@ class AgentJob:
         answer = self.client.ask(request)
         if not answer.lacks_weights:
             self.book.write()
-            self._sent = (request.ticket.stage, request.ticket.weights_digest)
+            self._sent.add((request.ticket.stage, request.ticket.weights_digest))
         return answer
 
     def collect(self, request: CollectRequest) -> CollectAnswer:
         """Say what has arrived, without waiting."""
         ticket = request.ticket
-        if self._sent != (ticket.stage, ticket.weights_digest):
+        if (ticket.stage, ticket.weights_digest) not in self._sent:
             # An earlier process published; whether that outlived its end is not known.
             self.client.send_again(ticket)
-            self._sent = (ticket.stage, ticket.weights_digest)
+            self._sent.add((ticket.stage, ticket.weights_digest))
         answer = self.client.ask(replace(request, wait_s=0.0))
         self.book.write()
         return answer

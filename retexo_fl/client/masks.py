@@ -342,7 +342,8 @@ class ClientMasks:
         except MaskingKeysLost:
             return None
         sums = Sums.of(Ring(2), np.zeros(0, np.int8), moved.numbers(type(request)))
-        purpose = _named(f"{purpose_of(request)} bytes", again=again)
+        # Of each stage by itself: under new keys those before may be asked again after a later one.
+        purpose = _named(f"{purpose_of(request)} bytes {request.ticket.stage}", again=again)
         form = hashlib.sha256(sums.form.words).digest()
         label = self._label(known, request, form=form, weights=b"", purpose=purpose)
         return known.publics.digest[:KEYS_BYTES] + known.holder.hide(label, sums).wide.tobytes()

@@ -12,6 +12,7 @@ import numpy as np
 from retexo_fl.client.api import Ticket, chain_digest
 from retexo_fl.errors import CheckpointError, PartitionError
 from retexo_fl.federation.checkpoints import Checkpoint, named_damage
+from retexo_fl.federation.rounds.clients import Untold
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.ledger import TrafficLedger
@@ -39,6 +40,7 @@ class JobState:
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
         absences: By client, how many rounds were closed without its answer.
+        untold: What the ledger lacks, where sums are masked.
         exchange_s: Seconds in exchanges.
         train_s: Seconds in which the server waited for clients in rounds.
         label_facts: What the first attempt's clients made known of their labels.
@@ -54,6 +56,7 @@ class JobState:
     outcomes: list[StageOutcome] = field(default_factory=list)
     missing: dict[int, int] = field(default_factory=dict)
     absences: dict[int, int] = field(default_factory=dict)
+    untold: Untold = field(default_factory=dict)
     exchange_s: float = 0.0
     train_s: float = 0.0
     label_facts: tuple[float, ...] = ()
@@ -86,6 +89,10 @@ class JobState:
                 ledger=ledger,
                 missing=_counts(facts["missing"]),
                 absences=_counts(facts.get("absences", {})),
+                untold={
+                    (int(attempt), int(stage)): {int(client) for client in clients}
+                    for attempt, stage, clients in facts.get("untold", ())
+                },
                 exchange_s=float(facts["exchange_s"]),
                 train_s=float(facts["train_s"]),
                 label_facts=tuple(float(fact) for fact in facts.get("label_facts", ())),
@@ -141,6 +148,7 @@ class JobState:
             # Copies: they are written while the training continues.
             "missing": dict(self.missing),
             "absences": dict(self.absences),
+            "untold": [[*place, sorted(clients)] for place, clients in self.untold.items()],
             "absent": list(state.absent),
             "summed": state.summed,
             "cut": state.cut,

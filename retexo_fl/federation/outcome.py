@@ -15,6 +15,7 @@ from retexo_fl.config import GOALS, RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import prediction_warnings
+from retexo_fl.federation.rounds.clients import untold_bytes
 from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
@@ -81,11 +82,13 @@ def finish_run(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Tr
     return outcome
 
 
-def end_warnings(
-    config: RunConfig, stages: Sequence[StageOutcome], report_sums: np.ndarray
-) -> tuple[str, ...]:
-    """Return what the user should know of a finished training's model."""
-    return (*_worse_than_earlier(config, stages), *prediction_warnings(config, report_sums))
+def end_warnings(config: RunConfig, job: JobState, report_sums: np.ndarray) -> tuple[str, ...]:
+    """Return what the user should know of a finished training's model, and of its account."""
+    return (
+        *_worse_than_earlier(config, job.outcomes),
+        *prediction_warnings(config, report_sums),
+        *untold_bytes(config, job.untold),
+    )
 
 
 def _worse_than_earlier(config: RunConfig, stages: Sequence[StageOutcome]) -> tuple[str, ...]:
@@ -124,7 +127,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         **_test_report(outcome, job.label_facts),
         warnings=(
             *outcome.warnings,
-            *end_warnings(config, job.outcomes, outcome.report_sums),
+            *end_warnings(config, job, outcome.report_sums),
         ),
         stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
         volumes=job.ledger.totals(),

@@ -38,7 +38,7 @@ from retexo_fl.federation.asking import (
 )
 from retexo_fl.federation.greeting import greet
 from retexo_fl.federation.rounds.checked_answers import check_predicted, checked_sums
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, untold_bytes
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import begin_sums, cohort_count
@@ -233,6 +233,8 @@ class PredictionLoop:
         for who, answer in messenger.run(asking):
             check_predicted(clients.hello(who), answer)
             answers[who] = answer
+        for line in untold_bytes(self.config, clients.untold):
+            logger.warning(line)
         messenger.run(clients.end(request.ticket))
         return answers
 

@@ -344,9 +344,7 @@ class ServerLoop:
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,
-                warnings=end_warnings(
-                    self.config, self.job.outcomes, self._strategy.training.report_sums
-                ),
+                warnings=end_warnings(self.config, self.job, self._strategy.training.report_sums),
                 bytes_payload=self._payload_bytes(),
             )
         )

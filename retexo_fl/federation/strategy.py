@@ -35,7 +35,7 @@ from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, untold_bytes
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import (
     add_up_labels,
@@ -189,8 +189,11 @@ class LazyMessagePassing(Strategy):
             ``examples``, ``correct``, ``loss-sum`` and, where it is not accuracy, ``metric``.
         """
         del grid
-        weights = self.joined.job.outcomes[-1].weights
-        return _score_record(self.joined.messenger.run(self.training.evaluate(weights, "test")), "")
+        job = self.joined.job
+        score = self.joined.messenger.run(self.training.evaluate(job.outcomes[-1].weights, "test"))
+        for line in untold_bytes(self.config, job.untold):
+            logger.warning(line)
+        return _score_record(score, "")
 
     def _check_loop(self, grid: Grid) -> None:
         """Refuse what Flower's loop cannot do."""
@@ -274,6 +277,7 @@ class LazyMessagePassing(Strategy):
             policy=messenger.policy,
             ledger=job.ledger,
             masking=masking,
+            untold=job.untold,
         )
         job.rows = clients.rows
         labels = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from retexo_fl.channels.roster import Roster
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
+from retexo_fl.units import clients_named
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
 from tests.support.hand_clock import HandClock
@@ -26,6 +27,7 @@ from tests.support.masked_training import HALVES, MASKED, QUORUM, parts
 from tests.support.owners import OwnerOf, agreed
 from tests.support.runs import (
     configured,
+    crossed,
     curves_of,
     events_of,
     ledger_of,
@@ -266,3 +268,121 @@ def test_a_client_that_begins_anew_forever_ends_the_run_by_name(owned: Owned) ->
 
     with pytest.raises(RoundIncomplete, match=r"^train\.layer: client 4 began anew 10 times$"):
         owned.train(owned.folder / "run", change)
+
+
+# ---- the account of what crossed ----------------------------------------------------------------
+
+LEAN: dict[str, Any] = {
+    **{"model": "gcn", "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
+    **{"update_bits": 8, "weight_bits": 8, "layers": 2},
+}
+COLLECT: Where = ("query.collect", 0)
+#: Trainings, and where in an exchange a client begins anew.
+EXCHANGES: dict[str, tuple[dict[str, Any], Where]] = {
+    "when it sends": ({"layers": 2}, ("query.publish", 0)),
+    "when it collects": ({"layers": 2}, COLLECT),
+    # Vectors are collected in the same messages.
+    "lean": (LEAN, ("query.basis", 0)),
+    "ridge": ({"model": "gcn", "solver": "ridge", "layers": 2}, COLLECT),
+    "quorum": (QUORUM, COLLECT),
+}
+
+
+@pytest.mark.parametrize("way", EXCHANGES)
+@pytest.mark.parametrize("who", [(4,), (0, 1, 2, 3, 4, 5)], ids=["one", "all"])
+def test_a_restart_amid_an_exchange_takes_no_byte_from_the_account(
+    owned: Owned, way: str, who: Collection[int]
+) -> None:
+    keys, place = EXCHANGES[way]
+    undisturbed = replace(owned, folder=owned.folder / "undisturbed", told=[])
+    whole = undisturbed.train(undisturbed.folder / "run", **keys)
+    owned.begins_anew[place] = who
+    run = owned.train(owned.folder / "run", **keys)
+    assert {client for _, client in owned.over} == {*who}
+    assert crossed(run) == crossed(whole) != {}
+    assert result_of(run).get("warnings", []) == result_of(whole).get("warnings", [])
+    if keys is not QUORUM:
+        assert model_bytes(run) == model_bytes(whole)
+    # No other cohort is asked again.
+    cohorts = {member for client in who for member in owned.cohort_of(client)}
+    collected = [
+        [client for (kind, _), client in of.told if kind == COLLECT[0] and client not in cohorts]
+        for of in (owned, undisturbed)
+    ]
+    assert collected[0] == collected[1]
+
+
+def quiet(owned: Owned, other: int, *, until_stage: int, gone_in_round: int = 0) -> Change:
+    """Return a change: a client does not say again what stage 0 moved.
+
+    Args:
+        owned: The clients.
+        other: The client.
+        until_stage: From its first message on, it does.
+        gone_in_round: Of stage 0; then the server goes.
+    """
+    stages: set[int] = set()
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        owned.change(grid, message)
+        ticket, kind = records.read_request(message).ticket, message.metadata.message_type
+        if kind == "train.layer" and (ticket.stage, ticket.round) == (0, gone_in_round):
+            raise RoundIncomplete("the server is gone")
+        if (kind, ticket.stage) == (COLLECT[0], 0) and 0 in stages and until_stage not in stages:
+            grid.weather.mute = {node_of(other)}
+        if kind == "train.layer":
+            stages.add(ticket.stage)
+
+    return change
+
+
+def lacking(owned: Owned, attempt: int) -> str:
+    """Return the line on what is not known of client 4's cohort."""
+    cohort = clients_named(owned.cohort_of(4))
+    return (
+        f"it is not known how many bytes were exchanged before a stage by {cohort} (stage 0, "
+        f"attempt {attempt}): someone of their cohort was away, or began anew and did not answer "
+        "again; all totals are without them"
+    )
+
+
+def test_what_a_cohort_moved_is_asked_for_until_it_is_known(owned: Owned) -> None:
+    """Also after it has told of a later stage under the same keys."""
+    keys = {**QUORUM, "layers": 2}
+    undisturbed = replace(owned, folder=owned.folder / "undisturbed")
+    whole = undisturbed.train(undisturbed.folder / "run", **keys)
+    owned.begins_anew[COLLECT] = (4,)
+    other = next(c for c in owned.cohort_of(4) if c != 4)
+    run = owned.train(owned.folder / "run", quiet(owned, other, until_stage=1), **keys)
+    # Without the cohort in one round the model is another, and so are its rows' codes.
+    both = [{a: (v.messages, v.raw) for a, v in crossed(of).items()} for of in (run, whole)]
+    assert both[0] == both[1] != {}
+    told = [
+        [e["vectors"] for e in events_of(of) if e["event"] == "exchange"] for of in (run, whole)
+    ]
+    assert told[0] == [None, told[1][1]]
+    assert not [line for line in result_of(run).get("warnings", []) if "not known" in line]
+
+
+def test_bytes_that_are_not_known_are_said_not_to_be(owned: Owned) -> None:
+    owned.begins_anew[COLLECT] = (4,)
+    other = next(c for c in owned.cohort_of(4) if c != 4)
+    run = owned.train(owned.folder / "run", quiet(owned, other, until_stage=9), **QUORUM)
+    line = lacking(owned, 1)
+    assert line in result_of(run)["warnings"]
+    assert line in events_of(run)[-1]["warnings"]
+    assert line[1:] in (run / "report.html").read_text(encoding="utf-8")
+    assert {a.client for a in crossed(run)}.isdisjoint(owned.cohort_of(4))
+
+
+def test_what_an_earlier_attempt_did_not_tell_stays_not_known(owned: Owned) -> None:
+    owned.begins_anew[COLLECT] = (4,)
+    other = next(c for c in owned.cohort_of(4) if c != 4)
+    run = owned.folder / "run"
+    with pytest.raises(RoundIncomplete, match="the server is gone"):
+        owned.train(run, quiet(owned, other, until_stage=9, gone_in_round=3), **QUORUM)
+    owned.train(run, **QUORUM, resume=run)
+    assert lacking(owned, 1) in result_of(run)["warnings"]
+    first = {a.client for a in crossed(run) if a.attempt == 1}
+    second = {a.client for a in crossed(run) if a.attempt == 2}
+    assert second - first == {owned.cohort_of(4)[0]}

@@ -19,7 +19,7 @@ from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
-from retexo_fl.ledger import TrafficLedger
+from retexo_fl.ledger import Account, TrafficLedger, Volume
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
@@ -119,6 +119,11 @@ def result_of(run: Path) -> dict[str, Any]:
 def ledger_of(run: Path) -> TrafficLedger:
     """Return the account of a finished run."""
     return TrafficLedger.from_csv((run / "ledger.csv").read_text(encoding="utf-8").splitlines())
+
+
+def crossed(run: Path) -> dict[Account, Volume]:
+    """Return what a ledger has of exchanges before stages."""
+    return {a: v for a, v in ledger_of(run).lines() if a.purpose == "exchange"}
 
 
 def events_of(run: Path) -> list[dict[str, Any]]:

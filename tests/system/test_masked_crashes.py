@@ -39,7 +39,15 @@ from retexo_fl.run_log.events import RoundClosed
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.commands import ROOT, program, run_command
 from tests.support.limits import PERMISSIVE
-from tests.support.runs import configured, curves_of, events_of, model_bytes, result_of, train
+from tests.support.runs import (
+    configured,
+    crossed,
+    curves_of,
+    events_of,
+    model_bytes,
+    result_of,
+    train,
+)
 from tests.support.thread_grid import ThreadGrid
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -61,6 +69,8 @@ STEPS = tuple(
         "keys",
         "counts",
         "labels",
+        "publish",
+        "collect",
         "basis",
         "train_layer",
         "evaluate_layer",
@@ -93,6 +103,8 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     assert curves_of(run) == curves_of(whole)
     told, expected = result_of(run), result_of(whole)
     assert told["test_accuracy"] == expected["test_accuracy"]
+    assert crossed(run) == crossed(whole) != {}
+    assert told.get("warnings") == expected.get("warnings")
     if keys is KEYS:
         # Twice its cohort answered the first of two rounds in vain.
         payload, plain = told["bytes"]["payload"], expected["bytes"]["payload"]

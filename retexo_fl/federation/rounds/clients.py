@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 from retexo_fl.client.api import (
+    CollectAnswer,
     CollectRequest,
     EndRequest,
     HelloAnswer,
@@ -19,15 +21,19 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.client.moved import EXCHANGE
+from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.asking import SUM, Ask, Round, WaitPolicy
+from retexo_fl.federation.rounds.checked_answers import check_collected
 from retexo_fl.federation.rounds.key_renewal import ask_cohorts
 from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, members
 from retexo_fl.ledger import ALL_PEERS, OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.units import clients_named, format_counted
 
-#: How long clients are waited for to forget a job.
-_END_WITHIN_S: Final = 60.0
+#: How long clients are waited for of whom no answer is needed.
+_OPTIONAL_WITHIN_S: Final = 60.0
+#: By attempt and stage, the clients of whom it is not known what their exchange moved.
+Untold: TypeAlias = MutableMapping[tuple[int, int], set[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +46,14 @@ class Clients:
         policy: How long answers are waited for, and of how many.
         ledger: Counts what clients report as moved.
         masking: How sums are masked; None where the server gets each client's.
+        untold: What the ledger lacks, where sums are masked.
     """
 
     hellos: Mapping[int, HelloAnswer]
     policy: WaitPolicy
     ledger: TrafficLedger
     masking: MaskedSums | None = None
+    untold: Untold = field(default_factory=dict)
 
     @property
     def rows(self) -> bytes:
@@ -116,7 +124,8 @@ class Clients:
         """Ask for sums; return each client's answer, as it came.
 
         Under masks, a client whose process began anew has no keys. It gets new ones, with its
-        cohort, before that is asked the next time.
+        cohort, before that is asked the next time; what they have told of exchanges under earlier
+        ones does not add up, and is asked for again.
 
         Args:
             requests: As in :meth:`sums`.
@@ -137,7 +146,9 @@ class Clients:
             counted=counted,
             cohorts=self.masking.grouped(requests),
         )
-        return (yield from ask_cohorts(self.masking, ask, self.policy.quorum, again=again))
+        answers = yield from ask_cohorts(self.masking, ask, self.policy.quorum, again=again)
+        yield from self._ask_untold(self.masking, {client for client, _ in answers})
+        return answers
 
     def end(self, ticket: Ticket) -> Round[None]:
         """Have all clients forget the job, where none did at its last answer: under masks.
@@ -153,7 +164,7 @@ class Clients:
             stage=ticket.stage,
             purpose="end",
             counted=frozenset(),
-            within_s=_END_WITHIN_S,
+            within_s=_OPTIONAL_WITHIN_S,
         )
         deque(answers, maxlen=0)
 
@@ -166,7 +177,7 @@ class Clients:
         for account, volume in _entries(ticket, client, traffic, direction, EXCHANGE):
             enter(account, volume)
 
-    def count_cohort(self, ticket: Ticket, client: int, told: bytes | None) -> None:
+    def count_cohort(self, ticket: Ticket, client: int, answer: CollectAnswer) -> None:
         """Enter what a cohort moved before a stage, once all of it have told that under masks.
 
         Raises:
@@ -174,11 +185,15 @@ class Clients:
             RemoteProtocolError: It is no such sum.
         """
         masking = self.masking
-        if masking is None or told is None:
+        if masking is None:
             return
-        by_client = masking.exchanged.setdefault(ticket.stage, {})
-        by_client[client] = told
-        for cohort, moved in masking.moved(CollectRequest, by_client, of=client):
+        exchange = masking.exchange(ticket)
+        untold = self.untold.setdefault((ticket.attempt, ticket.stage), {*self.hellos})
+        if not answer.complete or client not in untold:
+            # Whoever is asked again tells the same.
+            return
+        exchange.told[client] = answer.moved
+        for cohort, moved in masking.moved(CollectRequest, exchange.told, of=client):
             if moved.cut:
                 raise TrainingDiverged(
                     f"stage {ticket.stage}: {format_counted(moved.cut, 'value')} of rows that "
@@ -188,15 +203,36 @@ class Clients:
             both = moved.by_purpose[EXCHANGE]
             for direction, traffic in (("out", both.sent), ("in", both.received)):
                 for account, volume in _entries(ticket, cohort, traffic, direction, EXCHANGE):
-                    # One that was asked again has told the same.
-                    self.ledger.raise_to(account, volume)
+                    self.ledger.add(account, volume)
+            exchange.vectors += moved.vectors
+            untold.difference_update(cohort)
 
-    def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int:
-        """Return how many vectors clients sent before a stage; under masks, whole cohorts."""
+    def _ask_untold(self, masking: MaskedSums, there: Collection[int]) -> Round[None]:
+        """Ask cohorts that are there whole what they moved before, where that is not known."""
+        for stage, exchange in masking.exchanged.items():
+            untold = self.untold[exchange.ticket.attempt, stage].intersection(there)
+            cohorts = [c.members for c in masking.cohorts if untold.issuperset(c.members)]
+            if not cohorts:
+                continue
+            answers = yield Ask.of(
+                sorted(chain(*cohorts)),
+                CollectRequest(ticket=exchange.ticket),
+                stage=stage,
+                purpose="collect",
+                counted=frozenset(),
+                within_s=_OPTIONAL_WITHIN_S,
+            )
+            for client, answer in answers:
+                check_collected(self.hellos[client], answer)
+                self.count_cohort(exchange.ticket, client, answer)
+
+    def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int | None:
+        """Return how many vectors clients sent before a stage; None where that is not known."""
         if self.masking is None:
             return sum(answer.vectors for answer in published)
-        told = self.masking.exchanged.get(ticket.stage, {})
-        return sum(moved.vectors for _, moved in self.masking.moved(CollectRequest, told))
+        if self.untold.get((ticket.attempt, ticket.stage)):
+            return None
+        return self.masking.exchange(ticket).vectors
 
     def count_round(self, ticket: Ticket, who: Who, traffic: PeerTraffic, *, purpose: str) -> None:
         """Enter what a client, or a cohort, and its peers exchanged inside a round."""
@@ -221,3 +257,19 @@ def _entries(
             direction=direction,
         )
         yield account, volume
+
+
+def untold_bytes(config: RunConfig, untold: Untold) -> tuple[str, ...]:
+    """Return a line on the bytes that the ledger lacks, or none."""
+    places = [
+        f"{clients_named(tuple(sorted(clients)))} (stage {stage}, attempt {attempt})"
+        for (attempt, stage), clients in sorted(untold.items())
+        if clients
+    ]
+    if config.traits.drops_edges or not places:
+        return ()
+    return (
+        f"it is not known how many bytes were exchanged before a stage by {'; '.join(places)}: "
+        "someone of their cohort was away, or began anew and did not answer again; all totals "
+        "are without them",
+    )

@@ -43,14 +43,14 @@ class Exchanged:
     """How an exchange ended.
 
     Attributes:
-        vectors: Vectors that clients sent.
+        vectors: Vectors that clients sent; None where that is not known.
         missing: Vectors that it was closed without.
         closed: Clients that have closed it, so that they can continue.
         error_bound: Under the codec ``fixed``, how far any of its values may be from what it was
             before it was rounded; else None.
     """
 
-    vectors: int
+    vectors: int | None
     missing: int
     closed: frozenset[int]
     error_bound: float | None = None
@@ -174,7 +174,7 @@ def note_collected(
     check_collected(clients.hellos[client], answer)
     if clients.masking is None:
         clients.count_stage(ticket, client, answer.traffic, direction="in")
-    clients.count_cohort(ticket, client, answer.moved)
+    clients.count_cohort(ticket, client, answer)
     return None if answer.complete else answer.missing
 
 

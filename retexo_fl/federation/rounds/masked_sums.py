@@ -17,6 +17,7 @@ from retexo_fl.client.api import (
     KeysRequest,
     MaskedAnswer,
     Request,
+    Ticket,
     question_of,
 )
 from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, form_of
@@ -37,6 +38,21 @@ def members(who: Who) -> tuple[int, ...]:
     return (who,) if isinstance(who, int) else who
 
 
+@dataclass(slots=True, kw_only=True)
+class ToldExchange:
+    """What was told of an exchange.
+
+    Attributes:
+        ticket: Names it.
+        told: By client that lacks no vectors, what came; None where it had no keys.
+        vectors: Sent by the cohorts of whom all have told that under the same keys.
+    """
+
+    ticket: Ticket
+    told: dict[int, bytes | None] = field(default_factory=dict)
+    vectors: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSums:
     """How an attempt's sums are masked.
@@ -48,7 +64,7 @@ class MaskedSums:
         lacking: Clients that do not have them.
         counts: By the members of a cohort, what they have together, once all have told it.
         rows: What the names of rows begin with (:func:`.rows_of`).
-        exchanged: By stage and client, what was told of its exchange so far.
+        exchanged: By stage, what was told of its exchange so far.
     """
 
     cohorts: tuple[Cohort, ...]
@@ -56,7 +72,7 @@ class MaskedSums:
     lacking: set[int] = field(default_factory=set)
     counts: dict[tuple[int, ...], CountsAnswer] = field(default_factory=dict)
     rows: bytes = b""
-    exchanged: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    exchanged: dict[int, ToldExchange] = field(default_factory=dict)
 
     def clients(self, *uses: str, without: Collection[int] = ()) -> tuple[int, ...]:
         """Return the clients of whole cohorts, ascending.
@@ -98,6 +114,12 @@ class MaskedSums:
         """Return what whole cohorts have together, by the fields of :class:`.CountsAnswer`."""
         found = [asdict(counts) for c, counts in self.counts.items() if {*c}.issubset(clients)]
         return {name: sum(counts[name] for counts in found) for name in found[0]}
+
+    def exchange(self, ticket: Ticket) -> ToldExchange:
+        """Return what was told of an exchange; a basis changes its name, not what crosses."""
+        known = self.exchanged.setdefault(ticket.stage, ToldExchange(ticket=ticket))
+        known.ticket = ticket
+        return known
 
     def moved(
         self, kind: type[Request[Any]], told: Mapping[int, bytes | None], *, of: int | None = None
