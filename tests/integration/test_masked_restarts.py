@@ -303,13 +303,10 @@ def test_a_restart_amid_an_exchange_takes_no_byte_from_the_account(
     assert result_of(run).get("warnings", []) == result_of(whole).get("warnings", [])
     if keys is not QUORUM:
         assert model_bytes(run) == model_bytes(whole)
-    # No other cohort is asked again.
+    # No other cohort is asked again: once for each stage.
     cohorts = {member for client in who for member in owned.cohort_of(client)}
-    collected = [
-        [client for (kind, _), client in of.told if kind == COLLECT[0] and client not in cohorts]
-        for of in (owned, undisturbed)
-    ]
-    assert collected[0] == collected[1]
+    asked = [c for (kind, _), c in owned.told if kind == COLLECT[0] and c not in cohorts]
+    assert max(map(asked.count, asked), default=0) <= keys.get("layers", 1)
 
 
 def quiet(owned: Owned, other: int, *, until_stage: int, gone_in_round: int = 0) -> Change:
