@@ -143,6 +143,22 @@ def test_edge_masks_do_to_a_layer_what_they_do_in_pyg(tmp_path: Path) -> None:
     assert torch.allclose(outputs[1], outputs[3], atol=1e-5)
 
 
+def test_a_directed_edge_with_a_mask_of_zero_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    model, data = trained(tmp_path, {"model": "dir-gin", "edges_are": "directed"})
+    # Between two nodes there may be edges of both directions, and one of them is masked.
+    back = data.edge_index[:, :20].flip(0)
+    edges = torch.cat([data.edge_index, back], dim=1)
+    weights = torch.cat([data.edge_weight, data.edge_weight[:20]])
+    kept = torch.arange(edges.shape[1]) % 3 != 0
+    without = model(data.x, edges[:, kept], edge_weight=weights[kept])
+    mask = torch.nn.Parameter(kept.to(weights.dtype))
+    set_masks(model, mask, edges, apply_sigmoid=False)
+    masked = model(data.x, edges, edge_weight=weights)
+    assert torch.allclose(masked, without, atol=1e-5 * max(1.0, float(without.abs().max())))
+    clear_masks(model)
+    assert not torch.allclose(model(data.x, edges, edge_weight=weights), without, atol=1e-2)
+
+
 def test_parameters_can_be_trained_on(tmp_path: Path) -> None:
     model, data = trained(tmp_path, {"model": "gcn", "profile": "lean", "basis_rows": "sums"})
     labels = torch.from_numpy(np.load(tmp_path / "small.npz")["y"])

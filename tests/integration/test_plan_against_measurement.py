@@ -65,6 +65,11 @@ def test_payload_is_predicted_for_all_codecs(tmp_path: Path, model: str, plan: s
         assert first == facts["first_exchange"][codec]
         assert moved <= payload[codec]["boundary_at_most"]
         assert codec != "dense" or moved == payload[codec]["boundary_at_most"]
+        saved = facts["first_exchange"]["dense"] - first
+        for name in ("lazy", "standard", "drop"):
+            dense, coded = (facts["algorithms"][name]["payload"][of] for of in ("dense", codec))
+            for key in ("boundary_at_most", "total_at_most"):
+                assert dense[key] - coded[key] == (0 if name == "drop" else saved), name
 
 
 def test_result_holds_the_prediction_of_its_own_algorithm(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
         assert "published" in rows[1].error
     for wrong, told in (
         ({"graph": [1, 2, 3]}, "graph: got list; expected"),
-        ({**graph, "dataset": "digits"}, "dataset: cannot be given with graph"),
+        ({**graph, "configs": [{}, {"dataset": "digits"}]}, "dataset: cannot be given with graph"),
         ({**graph, "split": "published"}, "published"),
     ):
         with pytest.raises(InputError, match=told):

@@ -72,7 +72,7 @@ def test_the_command_goes_by_its_own_policies_and_engine(
 @pytest.mark.parametrize(
     ("source", "keys", "told"),
     [
-        (None, {}, "missing; expected"),
+        (None, {}, "source: missing; expected parts or a graph"),
         ("parts", {"nodes": "n.csv"}, "nodes: cannot be given with partitions"),
         (None, {"nodes": "n.csv", "edges": "e.csv"}, "out: missing; expected a folder"),
         ("parts", {"hidden": 3}, "hidden: cannot be chosen of a prediction"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import csv
+import errno
+import os
 import sys
 import time
 from collections import Counter
@@ -99,7 +101,9 @@ def test_so_many_runs_are_under_way_at_once(tmp_path: Path, log: Path, jobs: int
         assert [line["seed"] for line in csv.DictReader(file)] == ["0", "1", "2", "3"]
 
 
-def test_a_run_with_a_checkpoint_goes_on_and_another_begins_anew(tmp_path: Path, log: Path) -> None:
+def test_a_run_with_a_checkpoint_goes_on_and_another_begins_anew(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "sweep"
     first, second = retexo_fl.sweep(seed=range(2), out=out, quiet=True)
     for row in (first, second):
@@ -115,6 +119,17 @@ def test_a_run_with_a_checkpoint_goes_on_and_another_begins_anew(tmp_path: Path,
     # What an ended run without a checkpoint has left is in the way of a new one.
     assert first.path.is_dir()
     assert not second.path.exists()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    # What cannot be removed is for that run to tell, and no end of the others.
+    second.path.mkdir()
+    (second.path / "config.toml").write_text("seed = 1\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", refuse)
+        rows = retexo_fl.sweep(seed=range(2), out=out, quiet=True)
+    assert [row.error for row in rows] == ["no luck"] * 2
 
 
 def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path, log: Path) -> None:

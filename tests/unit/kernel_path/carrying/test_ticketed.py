@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange import BlockHeader
 from retexo_fl.kernel_path.carrying import incoming, ticketed
+from retexo_fl.kernel_path.carrying.arrivals import VectorArrivals
 from retexo_fl.kernel_path.carrying.broadcasts import alone
-from retexo_fl.kernel_path.carrying.choice import WayChoice
+from retexo_fl.kernel_path.carrying.choice import LEAST_TIMES, WayChoice
 from retexo_fl.kernel_path.carrying.control import Notice
 from retexo_fl.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.kernel_path.carrying.path import VectorPath
@@ -246,3 +248,34 @@ def test_where_nothing_comes_for_a_ticket_a_notice_is_asked_for(
         assert not exchange.is_complete
         with pytest.raises(LocalProtocolError, match="not open"):
             receiver.progress(seat.name)
+
+
+def test_an_exchange_without_room_comes_as_blocks_and_takes_none(pair: _Pair) -> None:
+    header = _header(0, 1)
+    pair.paths[0].send({1: header}, {1: _values(0, 1)}, _EXPONENT, alone({1: 30}))
+    tables = Tables.allocate(cells=16, seen_blocks=512, slots=2**14, streams=256, regions=64)
+    with endpoint(receiver=UserSpaceReceiver(tables)) as receiver:
+        exchange = IncomingExchange(
+            b"next",
+            {0: header},
+            None,
+            endpoint=receiver,
+            choice=WayChoice(automatic=True, in_kernel=True),
+            books=IssuedBooks(receiver),
+            times=LEAST_TIMES,
+        )
+        wait_until(lambda: exchange.step(pair.clients[1].depot), "no notice came")
+        assert exchange.by_block == {0}
+        with pytest.raises(LocalProtocolError, match="not open"):
+            receiver.progress(b"next")
+
+
+def test_a_wait_ends_once_all_is_there_or_time_is_over(pair: _Pair) -> None:
+    key, arrivals = _header(0, 1).key, VectorArrivals(pair.clients[1].depot, pair.paths[1])
+    pair.expect(1)
+    begun_s = time.monotonic()
+    assert arrivals.wait_for({key}, 0.2) == {key}
+    assert time.monotonic() - begun_s >= 0.2
+    pair.send(1)
+    assert not arrivals.wait_for({key}, 60.0)
+    assert time.monotonic() - begun_s < 60.0

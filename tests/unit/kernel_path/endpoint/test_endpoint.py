@@ -280,6 +280,19 @@ def test_a_send_that_the_kernel_refuses_is_a_loss_with_a_reason(number: int) -> 
         assert receiver.progress(b"k").complete
 
 
+def test_what_a_device_cannot_cut_is_sent_as_packets() -> None:
+    values, where = vectors(300, 64), places(300, 50)
+    uncutting = UnreliableSocket()
+    uncutting.problem, uncutting.problem_from_bytes = OSError(errno.EIO, ""), 9000
+    with endpoint(uncutting) as sender, endpoint() as receiver:
+        begin(receiver, b"k", width=64, accumulators=50, streams=1)
+        send(sender, b"s", values, [(receiver, grant(receiver, b"k", where, width=64))])
+        sent(sender, b"s")
+        assert np.array_equal(receiver.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
+        assert sender.sending(b"s").retransmitted == 0
+    assert not uncutting.cuts_messages
+
+
 class _FullSocket(UdpSocket):
     """Has room for nothing half of the time, and then for one message."""
 

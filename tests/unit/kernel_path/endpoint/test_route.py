@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from retexo_fl.kernel_path.endpoint.acks import Heard
 from retexo_fl.kernel_path.endpoint.records import Destination, StreamGrant
 from retexo_fl.kernel_path.endpoint.route import Peer, Route
 from retexo_fl.kernel_path.packets.packets import PacketHead
-from retexo_fl.kernel_path.packets.window import MAX_WINDOW, SendWindow
+from retexo_fl.kernel_path.packets.window import MAX_WINDOW, SendWindow, ack_flags
 
 
 def route_to(peer: Peer, stream: int) -> Route:
@@ -31,3 +34,23 @@ def test_room_that_others_took_is_none_and_not_less() -> None:
     # A destination without room holds up others no longer than it is waited for.
     assert first.keeps_up(1.0)
     assert not first.keeps_up(2.0)
+
+
+def test_an_answer_to_a_ping_is_not_taken_for_one_to_data() -> None:
+    """Who answers pings alone, in user space, is asked there until data are answered."""
+    peer = Peer()
+    route = route_to(peer, 0)
+
+    def hear(seq: int) -> None:
+        bits = np.zeros(8, np.uint64)
+        route.hear(Heard(token=1, terms=route.ack_terms, seq=seq, base=0, bits=bits), 0.0)
+
+    for seq in np.flatnonzero(ack_flags(np.arange(1000))).tolist():
+        pinged = route.ping_seq(seq)
+        assert pinged == seq - 1
+        while not peer.user_space:
+            peer.asked()
+        hear(pinged)
+        assert peer.user_space
+        hear(seq)
+        assert not peer.user_space

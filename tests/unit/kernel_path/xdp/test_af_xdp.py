@@ -68,6 +68,12 @@ def test_only_what_a_receiver_takes_is_handed_over(loaded: BpfObject) -> None:
     assert codes == dict.fromkeys(codes, PASSES) | dict.fromkeys(("DATA", "PING"), REDIRECTS)
 
 
+def test_a_queue_that_is_not_there_is_named_at_once() -> None:
+    require_bpf()
+    with pytest.raises(ChannelUnavailable, match="queue 9: Invalid argument"):
+        XdpSocket(socket.if_nametoindex("lo"), 9, frames=64)
+
+
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
