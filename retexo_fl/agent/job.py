@@ -188,8 +188,6 @@ class AgentJob:
         """
         ticket = request.ticket
         check_attempt(ticket, self.attempt, self._partition.client)
-        if ticket.attempt > self.attempt:
-            self._kept.clear()
         self._questions.count(request.asked, client=self._partition.client)
         # Another job may have set its own.
         torch.set_num_threads(self.config.threads)

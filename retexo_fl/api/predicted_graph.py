@@ -96,7 +96,6 @@ def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool
         {
             **{key: trained[key] for key in as_trained},
             **given,
-            "clients": 1,
             "task": model.config.task,
             "split": "auto" if model.config.task == "links" else model.config.split,
         }

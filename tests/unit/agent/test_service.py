@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import multiprocessing
 import os
 import time
@@ -203,9 +204,11 @@ def in_process(parts: list[GraphPartition], **keys: Any) -> list[TrainAnswer]:
 def test_the_log_says_what_a_layer_does_not_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(_hello(tmp_path, small_parts(), model="sage-pool"))
+    with caplog.at_level(logging.INFO, "retexo_fl.agent"):
+        asyncio.run(_hello(tmp_path, small_parts(), model="sage-pool"))
     told = [message for message in caplog.messages if "not used" in message]
     assert told == ["model sage-pool: weights and attributes of edges not used"]
+    assert f"begun job={JOB} attempt=1 algorithm=lazy model=sage-pool" in caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -352,11 +355,18 @@ def test_a_question_that_is_asked_twice_is_computed_once(
 
 @pytest.mark.parametrize("algorithm", ["lazy", "standard"])
 def test_an_agent_that_is_made_again_goes_on(
-    tmp_path: Path, parts: list[GraphPartition], algorithm: str
+    tmp_path: Path,
+    parts: list[GraphPartition],
+    algorithm: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with ends(tmp_path, parts, algorithm=algorithm) as both:
         asyncio.run(both.exchange())
-    with ends(tmp_path, parts, algorithm=algorithm) as again:
+    with (
+        caplog.at_level(logging.INFO, "retexo_fl.agent"),
+        ends(tmp_path, parts, algorithm=algorithm) as again,
+    ):
+        assert caplog.messages.count(f"restored job={JOB} attempt=1") == 2
         asked = TrainRequest(ticket=ROUND, weights=again.weights())
         answers = asyncio.run(again.both(asked))
     assert_same_rounds(answers, in_process(parts, algorithm=algorithm))
@@ -625,6 +635,8 @@ def test_a_job_ends_only_once_its_peers_have_its_last_vectors(
 
 def test_an_agent_that_lacks_weights_goes_on(tmp_path: Path, parts: list[GraphPartition]) -> None:
     async def end(both: Ends) -> None:
+        # What it had no weights for is none of the updates that its owner allows.
+        both.jobs[0]._limits = replace(PERMISSIVE_LIMITS, most_rounds=1)
         await both.exchange()
         weights = both.weights()
         last = EvaluateRequest(ticket=ROUND, weights=weights, nodes="test", last=True)
@@ -632,12 +644,13 @@ def test_an_agent_that_lacks_weights_goes_on(tmp_path: Path, parts: list[GraphPa
         assert (await both.ask(0, replace(last, weights=unknown))).lacks_weights
         first = np.frombuffer(weights_name(weights), np.uint8)
         train = TrainRequest(ticket=ROUND, weights=first)
+        assert (await both.ask(0, replace(train, weights=unknown))).lacks_weights
         assert (await both.ask(0, train)).examples
         answer = await both.ask(0, replace(last, weights=first))
         assert answer.examples
         assert answer.lacks_weights is None
 
-    with ends(tmp_path, parts, layers=1, **{"weight-bits": 8}) as both:
+    with ends(tmp_path, parts, layers=1, rounds=1, **{"weight-bits": 8}) as both:
         asyncio.run(end(both))
         # The job is over only now.
         with pytest.raises(StaleAttempt):
@@ -766,6 +779,12 @@ def test_a_job_resumed_on_other_devices_gives_the_same_bits(
         first = asyncio.run(train(both, 1, "cpu:2"))
         (job,) = both.jobs[0].running
         second = asyncio.run(train(both, 2, "cpu:1"))
+        # Told of before the later attempt came, and whole after that: it changes nothing.
+        asked = PublishRequest(ticket=FIRST)
+        data = b"".join(wire.encode_request(asked, {**both.values, "devices": "cpu:2"}))
+        announced, body = _announced(data)
+        with pytest.raises(StaleAttempt):
+            asyncio.run(both.services[0].answer(announced.with_body(body)))
         assert job.client._made._config.devices == "cpu:1"
         for jobs in both.jobs:
             jobs.forget(JOB)
