@@ -68,8 +68,8 @@ class CounterFile:
         """
         return self._read()[1]
 
-    def remember(self, told: Mapping[int, Seen], *, client: int) -> None:
-        """Remember what others have told, on the disk when this returns.
+    def remember(self, told: Mapping[int, Seen], client: int) -> None:
+        """Remember what others have told a client, on the disk when this returns.
 
         Raises:
             SecureAggregationRefused: One tells less than it has told before.

@@ -65,11 +65,15 @@ class Introductions:
         if not self._has_file:
             return None
         state = Path(self._settings.state)
+        owners = OwnersFile(self._settings, self._identity)
+        counters = CounterFile.begun(state, lambda: questions_in(state))
         return RosterSigner(
             identity=self._identity,
             roster=self.roster,
-            owners=OwnersFile(self._settings, self._identity),
-            remembered=CounterFile.begun(state, lambda: questions_in(state)),
+            agreement=owners.agreement,
+            brings=owners.brings,
+            counters=counters.own,
+            others=counters.remember,
         )
 
     def own_entry(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -24,30 +24,6 @@ _HALF_BYTES: Final = 32
 _SCHEME: Final = ec.ECDSA(hashes.SHA256())
 
 
-class Agreed(Protocol):
-    """What owners agreed on, as one client's owner sees it; see :class:`.KeySigner`."""
-
-    def agreement(self) -> Agreement:
-        """Return it."""
-        ...
-
-    def brings(self) -> frozenset[str]:
-        """Return what this client's owner promised."""
-        ...
-
-
-class Remembered(Protocol):
-    """The counters of this client, and what it remembers of those of others."""
-
-    def own(self) -> Counters:
-        """Return its own, now."""
-        ...
-
-    def remember(self, told: Mapping[int, tuple[bytes, Counters]], *, client: int) -> None:
-        """Remember those of others, by client with the digests of their certificates."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterSigner:
     """Implements :class:`.KeySigner` with ECDSA on P-256, r and s of 32 bytes each.
@@ -55,26 +31,17 @@ class RosterSigner:
     Attributes:
         identity: This client's.
         roster: Returns the roster of the owner's file.
-        owners: Know what is agreed on.
-        remembered: Counters.
+        agreement: See :class:`.KeySigner`; likewise ``brings`` and ``counters``.
+        others: Remembers the counters of others, by client with the digests of their certificates,
+            for a client.
     """
 
     identity: Identity
     roster: Callable[[], Roster]
-    owners: Agreed
-    remembered: Remembered
-
-    def agreement(self) -> Agreement:
-        """See :class:`.KeySigner`."""
-        return self.owners.agreement()
-
-    def brings(self) -> frozenset[str]:
-        """See :class:`.KeySigner`."""
-        return self.owners.brings()
-
-    def counters(self) -> Counters:
-        """See :class:`.KeySigner`."""
-        return self.remembered.own()
+    agreement: Callable[[], Agreement]
+    brings: Callable[[], frozenset[str]]
+    counters: Callable[[], Counters]
+    others: Callable[[Mapping[int, tuple[bytes, Counters]], int], None]
 
     def sign(self, text: bytes) -> bytes:
         """See :class:`.KeySigner`."""
@@ -97,9 +64,8 @@ class RosterSigner:
     def remember(self, counters: Mapping[int, Counters]) -> None:
         """See :class:`.KeySigner`."""
         known, own = self.roster().members, self.identity.client
-        self.remembered.remember(
-            {c: (known[c].digest, told) for c, told in counters.items() if c != own}, client=own
-        )
+        told = {c: (known[c].digest, its) for c, its in counters.items() if c != own}
+        self.others(told, own)
 
     def _check(self, client: int, pem: str, text: bytes, signature: bytes) -> None:
         if not is_signed(pem, text, signature):

@@ -42,7 +42,7 @@ from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from retexo_fl.masking.agreement import Agreement
 from tests.integration.test_shared_recipe import Asked, made, replaced
 from tests.support.loopback import make_members
-from tests.support.owners import agreed, signers
+from tests.support.owners import agreed, signer_of
 from tests.support.recipes import THREE, write_sites
 
 CLIENTS = 3
@@ -68,7 +68,7 @@ class Sites:
     federation: Federation
 
     def share(self, client: int, out: Path, **limits: int) -> SummaryShare:
-        signer = signers(self.identities, self.roster, self.federation)[client]
+        signer = signer_of(self.identities[client], self.roster, self.federation)
         limits = {"least_clients": 3, "least_nodes": LEAST, **limits}
         table = self.tables[client]
         return SummaryShare(table, out / f"{client}.toml", MaskedShare(table, signer, **limits))

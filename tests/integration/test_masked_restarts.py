@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from retexo_fl.agent.counters import CounterFile
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
-from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.errors import RoundIncomplete
@@ -24,7 +22,7 @@ from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
 from tests.support.hand_clock import HandClock
 from tests.support.loopback import make_members
 from tests.support.masked_training import HALVES, MASKED, QUORUM, parts
-from tests.support.owners import OwnerOf, agreed
+from tests.support.owners import agreed, signer_of
 from tests.support.runs import (
     configured,
     crossed,
@@ -73,12 +71,7 @@ class Owned:
         """Have a client be in a process that has just started."""
         assert self.clients is not None
         state = self.folder / str(client) / "state"
-        signer = RosterSigner(
-            identity=self.identities[client],
-            roster=lambda: self.roster,
-            owners=OwnerOf(self.federation, client),
-            remembered=CounterFile.begun(state, lambda: 0),
-        )
+        signer = signer_of(self.identities[client], self.roster, self.federation, state)
         self.clients.find(job, client).sign_masks(signer, least_clients=3)
 
     def change(self, grid: FickleGrid, message: Message) -> None:

@@ -40,7 +40,7 @@ from retexo_fl.masking.streams import Sums
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.loopback import make_members
-from tests.support.owners import agreed, signers
+from tests.support.owners import agreed, signer_of
 
 KEYS: dict[str, Any] = {
     "dataset": "synthetic:nodes=200,edges=700,classes=3,features=12,words=4,signal=0.5",
@@ -116,7 +116,7 @@ class Adversary:
         channel = MemoryChannel()
         made: list[ClientApi] = []
         written = [folder / f"predictions-{part.client}" for part in parts]
-        for part, signer in zip(parts, signers(identities, roster, federation), strict=True):
+        for part, identity in zip(parts, identities, strict=True):
             told = make_config({**values, **of_one.get(part.client, {})})
             client = GraphClient(
                 part,
@@ -127,6 +127,7 @@ class Adversary:
                 predictions=written[part.client],
             )
             written[part.client].mkdir()
+            signer = signer_of(identity, roster, federation)
             client.sign_masks(signer, least_clients=3)
             made.append(client)
         server = cls(made, parts, config, federation.agreement)

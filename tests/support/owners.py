@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 from retexo_fl.agent.counters import CounterFile
 from retexo_fl.channels.federation import Federation
@@ -13,38 +14,33 @@ from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.owner_secret import OwnerSecret
 from retexo_fl.channels.owner_words import Release
 from retexo_fl.channels.roster import Roster
-from retexo_fl.masking.agreement import USES, Agreement
+from retexo_fl.masking.agreement import USES
 
 TODAY = date(2026, 5, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerOf:
-    """What one owner sees of a file that all have signed, without a part to compare it with."""
+def signer_of(
+    identity: Identity,
+    roster: Roster,
+    federation: Federation,
+    state: Path | None = None,
+    *,
+    questions: int = 0,
+) -> RosterSigner:
+    """Return what signs the masking keys of a client, in a process that has just started.
 
-    federation: Federation
-    client: int
-
-    def agreement(self) -> Agreement:
-        return self.federation.agreement
-
-    def brings(self) -> frozenset[str]:
-        return self.federation.brought[self.client].uses
-
-
-def signers(
-    identities: Sequence[Identity], roster: Roster, federation: Federation
-) -> list[RosterSigner]:
-    """Return what signs the masking keys of each client, in a process that has just started."""
-    return [
-        RosterSigner(
-            identity=one,
-            roster=lambda: roster,
-            owners=OwnerOf(federation, one.client),
-            remembered=CounterFile.begun(one.key_path.parent / "state", lambda: 0),
-        )
-        for one in identities
-    ]
+    What one owner sees of a file that all have signed is not compared with a part here.
+    """
+    state = identity.key_path.parent / "state" if state is None else state
+    counters = CounterFile.begun(state, lambda: questions)
+    return RosterSigner(
+        identity=identity,
+        roster=lambda: roster,
+        agreement=lambda: federation.agreement,
+        brings=lambda: federation.brought[identity.client].uses,
+        counters=counters.own,
+        others=counters.remember,
+    )
 
 
 def agreed(

@@ -38,7 +38,7 @@ from retexo_fl.federation.rounds.masked_sums import numbers_in
 from retexo_fl.masking.keys import Counters, PublicKeys, signed_text
 from retexo_fl.masking.step import SharedStep
 from tests.support.loopback import make_members
-from tests.support.owners import OwnerOf, agreed
+from tests.support.owners import agreed, signer_of
 
 JOB, CLIENTS = "job-0123456789ab", 4
 TICKET = Ticket(job=JOB, attempt=1)
@@ -73,13 +73,8 @@ class Clients:
     def started(self, client: int, *, least_clients: int = 3, questions: int = 0) -> ClientMasks:
         """Return a client as a process that has just started has it."""
         masks = ClientMasks(JOB, client, FolderStore(self.state(client)), clients=CLIENTS)
-        identity = self._identities[client]
-        signer = RosterSigner(
-            identity=identity,
-            roster=lambda: self._roster,
-            owners=OwnerOf(self._agreed, client),
-            remembered=CounterFile.begun(self.state(client), lambda: questions),
-        )
+        identity, state = self._identities[client], self.state(client)
+        signer = signer_of(identity, self._roster, self._agreed, state, questions=questions)
         masks.sign_by(signer, least_clients=least_clients)
         return masks
 
