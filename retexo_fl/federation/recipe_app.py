@@ -173,9 +173,8 @@ def _masked_summary(
             for client, answer in answers.items()
         ]
     columns = merge_columns([table.without(drop) for table in tables])
-    agreement, roles = agreed_by(answers), dict.fromkeys(answers, frozenset({"nodes"}))
     # Counts are in the long number.
-    messenger.run(hand_out_keys(ticket, answers, agreement, roles))
+    messenger.run(hand_out_keys(ticket, answers, agreed_by(answers)))
     content = np.frombuffer(columns.to_json().encode(), np.uint8)
     request = ColumnSumsRequest(ticket=ticket, columns=content)
     total = form_of_sums(columns).zeros()

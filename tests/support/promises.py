@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from retexo_fl.client.api import MESSAGE_VERSION, HelloAnswer
 
 
-def hello_of(client: int, **changes: int) -> HelloAnswer:
+def hello_of(client: int, **changes: Any) -> HelloAnswer:
     """Return the hello of one of three clients that get a thousand vectors."""
     hello = HelloAnswer(
         version=MESSAGE_VERSION,
@@ -24,4 +25,4 @@ def hello_of(client: int, **changes: int) -> HelloAnswer:
         vectors_in=1000,
         label_uses=(7, 7),
     )
-    return replace(hello, **changes)  # type: ignore[arg-type]
+    return replace(hello, **changes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from retexo_fl.client.api import HelloAnswer, KeysRequest, LabelsRequest, Ticket
+from retexo_fl.client.api import ColumnsAnswer, HelloAnswer, KeysRequest, LabelsRequest, Ticket
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig, config_digest
 from retexo_fl.errors import (
@@ -22,32 +22,15 @@ from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.key_renewal import count_cohorts, tell_keys
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.masking.agreement import LEAST, Agreement, Cohort, uses_of
+from retexo_fl.masking.agreement import LEAST, Agreement
 from retexo_fl.masking.label import rows_of
-from retexo_fl.training.cohorts import brought, simulated_agreement
+from retexo_fl.training.cohorts import simulated_agreement
 from retexo_fl.units import clients_named, counted
 
 #: Of a digest, where two differ.
 _SHOWN_BYTES: Final = 8
-
-
-class Keyed(Protocol):
-    """A client's first answer."""
-
-    @property
-    def mask_key(self) -> bytes | None:
-        """See :class:`.HelloAnswer`."""
-        ...
-
-    @property
-    def mask_signature(self) -> bytes | None:
-        """See :class:`.HelloAnswer`."""
-        ...
-
-    @property
-    def agreement(self) -> bytes | None:
-        """See :class:`.HelloAnswer`."""
-        ...
+#: A client's first answer.
+Keyed: TypeAlias = HelloAnswer | ColumnsAnswer
 
 
 def begin_sums(
@@ -62,8 +45,7 @@ def begin_sums(
         RetexoError: As :func:`hand_out_keys` and :func:`.count_cohorts`.
     """
     agreement = _agreement(hellos, config)
-    roles = {client: brought(config, has) for client, has in _roles(hellos).items()}
-    masking = yield from hand_out_keys(ticket, hellos, agreement, roles)
+    masking = yield from hand_out_keys(ticket, hellos, agreement)
     yield from count_cohorts(masking, ticket)
     signed = any(hello.agreement is not None for hello in hellos.values())
     rows = rows_of(config_digest(config), agreement.digest if signed else b"")
@@ -88,12 +70,8 @@ def cohort_count(config: RunConfig) -> Callable[[Mapping[int, HelloAnswer]], int
 def _agreement(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> Agreement:
     if any(hello.agreement is not None for hello in hellos.values()):
         return agreed_by(hellos)
-    return simulated_agreement(config, _roles(hellos))
-
-
-def _roles(hellos: Mapping[int, HelloAnswer]) -> dict[int, dict[str, int]]:
-    """Return, by client, 1 for each use that it has nodes of."""
-    return {client: dict.fromkeys(hello.brings.split(), 1) for client, hello in hellos.items()}
+    brings = {client: dict.fromkeys(hello.brings.split(), 1) for client, hello in hellos.items()}
+    return simulated_agreement(config, brings)
 
 
 def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
@@ -136,10 +114,7 @@ def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
 
 
 def hand_out_keys(
-    ticket: Ticket,
-    keyed: Mapping[int, Keyed],
-    agreement: Agreement,
-    roles: Mapping[int, frozenset[str]],
+    ticket: Ticket, keyed: Mapping[int, Keyed], agreement: Agreement
 ) -> Round[MaskedSums]:
     """Tell every client the keys of its cohort; return how sums are masked from then on.
 
@@ -149,7 +124,6 @@ def hand_out_keys(
         ticket: Names job and attempt.
         keyed: By client, ascending.
         agreement: Of the owners.
-        roles: By client, what it brings: where too few of a cohort do, all add zeros.
 
     Raises:
         RemoteProtocolError: A client believes other keys.
@@ -163,12 +137,7 @@ def hand_out_keys(
                 "masked"
             )
         publics[client] = hello.mask_key
-    fewest = agreement.least + agreement.tolerated
-    cohorts = tuple(
-        Cohort(members=known.members, uses=known.uses & uses_of(known.members, roles, fewest))
-        for known in agreement.cohorts
-        if publics.keys() >= {*known.members}
-    )
+    cohorts = tuple(c for c in agreement.cohorts if publics.keys() >= {*c.members})
     if not cohorts:
         raise RoundIncomplete("of each cohort a client is missing; expected all of one at least")
     masking = MaskedSums(cohorts=cohorts)
