@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from retexo_fl.agent.cohort_log import CohortLog
+from retexo_fl.agent.line_log import LineLog
 from retexo_fl.agent.promises import part_digest
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.owner_secret import OwnerSecret
-from retexo_fl.channels.owner_words import Signature
-from retexo_fl.errors import AgreementError
+from retexo_fl.channels.owner_words import Signature, past_in, past_told
+from retexo_fl.errors import AgreementError, CheckpointError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.masking.agreement import Agreement
+from retexo_fl.masking.past_cohorts import PastCohort
+
+#: Versions of this client's cohort, a file that only grows: no later roster forgets one.
+_LOG: Final = "cohorts.jsonl"
 
 
 class OwnersFile:
@@ -27,7 +32,7 @@ class OwnersFile:
     def __init__(self, settings: AgentSettings, identity: Identity) -> None:
         self._path = Path(settings.roster)
         self._identity = identity
-        self._log = CohortLog(Path(settings.state))
+        self._log = LineLog(Path(settings.state) / _LOG)
         self._part = part_digest(Path(settings.partition))
         self._read: tuple[FileStamp | None, Federation] | None = None
 
@@ -58,8 +63,8 @@ class OwnersFile:
             return self._read[1]
         federation = self.checked()
         version = next(v for v in federation.versions if self._identity.client in v.members)
-        if version not in self._log.read():
-            self._log.add(version)
+        if version not in self._answered_in():
+            self._log.add(past_told(version))
         self._read = stamp, federation
         return federation
 
@@ -79,7 +84,6 @@ class OwnersFile:
         # Raises where somebody did not sign.
         _ = federation.agreement
         self._check(federation)
-        self._check_log(federation)
         return federation
 
     def sign(self, federation: Federation) -> Signature:
@@ -92,11 +96,13 @@ class OwnersFile:
         """
         signed = federation.sign(self._identity, OwnerSecret.beside(self._identity.key_path))
         self._check(federation)
-        self._check_log(federation)
         return signed
 
     def _check(self, federation: Federation) -> None:
-        """Check that the owner's promise is of this part."""
+        """Check that the owner's promise is of this part, and that no cohort of it is forgotten.
+
+        The file has to know each cohort in which this client answered, in this order.
+        """
         client = self._identity.client
         brought = federation.brought.get(client)
         own = OwnerSecret.beside(self._identity.key_path).part(self._part)
@@ -105,18 +111,23 @@ class OwnersFile:
                 f"client {client}: its part is another than the one that its owner promised; "
                 "expected that one, or a new agreement (retexo keys member)"
             )
-
-    def _check_log(self, federation: Federation) -> None:
-        """Check that the file knows each cohort in which this client answered, in this order."""
-        named = [*federation.past]
-        if federation.signatures.keys() == federation.roster.members.keys():
-            named = [*federation.history]
-        later = iter(named)
-        for version in self._log.read():
+        is_signed = federation.signatures.keys() == federation.roster.members.keys()
+        later = iter(federation.history if is_signed else federation.past)
+        for version in self._answered_in():
             if version not in later:
                 members = ", ".join(map(str, sorted(version.members)))
                 raise AgreementError(
-                    f"client {self._identity.client}: the roster file does not name the cohort "
+                    f"client {client}: the roster file does not name the cohort "
                     f"{members}, in which it answered before; expected one that was made with "
                     "--former"
                 )
+
+    def _answered_in(self) -> list[PastCohort]:
+        """Return the versions of its cohort in which this client answered, the first one first."""
+        try:
+            return [past_in(line) for line in self._log.read()]
+        except AgreementError as error:
+            raise CheckpointError(
+                f"{self._log.path}: is damaged; expected the cohorts that this client was added up "
+                "in"
+            ) from error

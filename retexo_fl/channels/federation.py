@@ -25,16 +25,17 @@ from retexo_fl.channels.owner_words import (
     Signature,
     past_in,
     past_told,
+    read_table,
+    table_of,
     tables_of,
-    whole,
 )
-from retexo_fl.channels.roster import Member, Roster, parse_tables, read_text
+from retexo_fl.channels.roster import Member, Promise, Roster, parse_tables, read_text
 from retexo_fl.errors import AgreementError, IdentityError
 from retexo_fl.masking.agreement import LEAST, SEED_BYTES, Agreement, Cohort, check_least
 from retexo_fl.masking.past_cohorts import Brought, PastCohort, PastCohorts
 from retexo_fl.units import clients_named
 
-_TERMS: Final = frozenset({"least", "tolerated", "cohort-size", "date"})
+_TERMS: Final = ("least", "tolerated", "cohort-size", "date")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +67,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         """Check what stands in it, but for the signatures."""
-        members = self.roster.members
-        if silent := [client for client, member in members.items() if member.promise is None]:
+        if silent := sorted(self.roster.members.keys() - self._promises.keys()):
             raise AgreementError(
                 f"{clients_named(silent)}: no promise in the member file; expected one of each, by "
                 "`retexo keys member`"
@@ -86,7 +86,7 @@ class Federation:
                 [client, its.key.hex(), its.part.hex(), sorted(its.uses), *self._drawn(client)]
                 for client, its in self.brought.items()
             ],
-            "terms": self._terms(),
+            "terms": table_of(self, _TERMS),
             "past": [past_told(version) for version in self.past],
             "releases": [release.told() for release in self.releases],
         }
@@ -96,13 +96,11 @@ class Federation:
     @cached_property
     def brought(self) -> dict[int, Brought]:
         """What each client brings."""
-        found = {}
-        for client, member in self.roster.members.items():
-            assert member.promise is not None
-            found[client] = Brought(
-                key=member.digest, part=member.promise.part, uses=member.promise.brings
-            )
-        return found
+        members = self.roster.members
+        return {
+            client: Brought(key=members[client].digest, part=its.part, uses=its.brings)
+            for client, its in self._promises.items()
+        }
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -156,19 +154,18 @@ class Federation:
             AgreementError: It did not.
         """
         client = signed.client
-        member = self.roster.members.get(client)
-        if member is None or member.promise is None:
+        if client not in self._promises:
             raise AgreementError(f"client {client}: signed, and is no member")
         if signed.proposal != self.proposal:
             raise AgreementError(
                 f"client {client}: signed {signed.proposal.hex()[:16]}; expected "
                 f"{self.proposal.hex()[:16]}: what is agreed on was changed since"
             )
-        if commitment_to(signed.number) != member.promise.commitment:
+        if commitment_to(signed.number) != self._promises[client].commitment:
             raise AgreementError(
                 f"client {client}: its number is another than the one that it committed to"
             )
-        if not signed.is_by(member.certificate_pem):
+        if not signed.is_by(self.roster.members[client].certificate_pem):
             raise AgreementError(
                 f"client {client}: its signature is not by the key that the roster names"
             )
@@ -180,13 +177,13 @@ class Federation:
             AgreementError: Its entry is not the one that this owner made.
             IdentityError: The key cannot be used.
         """
-        member = self.roster.members.get(identity.client)
-        if member is None or member.promise is None:
+        promise = self._promises.get(identity.client)
+        if promise is None:
             raise AgreementError(f"client {identity.client} is no member; expected it in the file")
-        own = secret.number(member.promise.draw)
+        own = secret.number(promise.draw)
         if (
-            member.digest != certificate_digest(identity.certificate_pem)
-            or commitment_to(own) != member.promise.commitment
+            self.brought[identity.client].key != certificate_digest(identity.certificate_pem)
+            or commitment_to(own) != promise.commitment
         ):
             raise AgreementError(
                 f"client {identity.client}: its entry is not of this key and secret; expected the "
@@ -254,19 +251,9 @@ class Federation:
             AgreementError: What is agreed on cannot be used.
         """
         try:
-            return cls.parse(read_text(path))
+            return cls.of_tables(parse_tables(read_text(path)))
         except (IdentityError, AgreementError) as error:
             raise type(error)(f"{path}: {error}") from error
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Read the text of a federation file; None where it is a roster alone.
-
-        Raises:
-            IdentityError: Its roster cannot be used.
-            AgreementError: What is agreed on cannot be used.
-        """
-        return cls.of_tables(parse_tables(text))
 
     @classmethod
     def of_tables(cls, data: Mapping[str, Any]) -> Self | None:
@@ -279,18 +266,9 @@ class Federation:
         roster = Roster.of_tables(data)
         if "agreement" not in data:
             return None
-        terms = data["agreement"]
-        if not isinstance(terms, dict) or terms.keys() != _TERMS:
-            raise AgreementError(f"agreement: expected the keys {', '.join(sorted(_TERMS))}")
-        date = terms["date"]
-        if type(date) is not datetime.date:
-            raise AgreementError("agreement: date: expected one, as 2026-01-31")
         return cls(
+            **read_table(data["agreement"], "agreement", _TERMS),
             roster=roster,
-            least=whole(terms, "least", "agreement"),
-            tolerated=whole(terms, "tolerated", "agreement"),
-            cohort_size=whole(terms, "cohort-size", "agreement"),
-            date=date,
             past=tuple(map(past_in, tables_of(data, "past"))),
             releases=tuple(map(Release.of_table, tables_of(data, "release"))),
             signatures={
@@ -303,7 +281,7 @@ class Federation:
         """Return all of it as TOML."""
         tables = {
             **self.roster.tables(),
-            "agreement": self._terms(),
+            "agreement": table_of(self, _TERMS),
             "past": [past_told(version) for version in self.past],
             "release": [release.told() for release in self.releases],
             "signature": [signed.told() for signed in self.signatures.values()],
@@ -311,18 +289,14 @@ class Federation:
         told = {name: table for name, table in tables.items() if table}
         return tomli_w.dumps(told, multiline_strings=True)
 
-    def _terms(self) -> dict[str, Any]:
-        return {
-            "least": self.least,
-            "tolerated": self.tolerated,
-            "cohort-size": self.cohort_size,
-            "date": self.date,
-        }
-
     def _drawn(self, client: int) -> tuple[str, str]:
-        promise = self.roster.members[client].promise
-        assert promise is not None
+        promise = self._promises[client]
         return promise.draw.hex(), promise.commitment.hex()
+
+    @cached_property
+    def _promises(self) -> dict[int, Promise]:
+        members = self.roster.members.items()
+        return {client: member.promise for client, member in members if member.promise is not None}
 
     def _cohorts(self, seed: bytes) -> tuple[Cohort, ...]:
         past = PastCohorts(

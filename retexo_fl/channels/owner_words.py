@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,6 +28,28 @@ _MOST: Final = 2**31 - 1
 _NAME_DIGITS: Final = 12
 _SIGNED: Final = b"retexo federation file 1\0"
 _RELEASED: Final = b"retexo release of a client 1\0"
+
+#: What stands under a name, in whatever table: so many bytes, a whole number from 0 (``int``), uses
+#: (``frozenset``), or of another type what TOML has.
+_KINDS: Final[Mapping[str, int | type]] = {
+    **dict.fromkeys(("client", "after-days", "least", "tolerated", "cohort-size"), int),
+    **dict.fromkeys(("proposal", "number", "key", "part"), DIGEST_BYTES),
+    **dict.fromkeys(("date", "silent-since"), datetime.date),
+    "signature": SIGNATURE_BYTES,
+    "certificate": str,
+    "uses": frozenset,
+    "members": list,
+}
+_EXPECTED: Final = {
+    int: "a whole number from 0",
+    str: "a string",
+    list: "a list",
+    datetime.date: "a date, as 2026-01-31",
+}
+_SIGNATURE: Final = ("client", "proposal", "number", "signature")
+_RELEASE: Final = ("client", "certificate", "part", "after-days", "signature")
+_SILENCE: Final = ("silent-since",)
+_PAST_MEMBER: Final = ("client", "key", "part", "uses")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +89,11 @@ class Signature:
         Raises:
             AgreementError: It is none.
         """
-        _expect(entry, "signature", {"client", "proposal", "number", "signature"})
-        return cls(
-            client=whole(entry, "client", "signature"),
-            proposal=_bytes(entry, "proposal", "signature", DIGEST_BYTES),
-            number=_bytes(entry, "number", "signature", DIGEST_BYTES),
-            signature=_bytes(entry, "signature", "signature", SIGNATURE_BYTES),
-        )
+        return cls(**read_table(entry, "signature", _SIGNATURE))
 
     def told(self) -> dict[str, Any]:
         """Return it as TOML has it."""
-        return {
-            "client": self.client,
-            "proposal": self.proposal.hex(),
-            "number": self.number.hex(),
-            "signature": self.signature.hex(),
-        }
+        return table_of(self, _SIGNATURE)
 
     def write_beside(self, key_path: Path) -> Path:
         """Write it beside the owner's key, once for each number; return the file.
@@ -118,7 +129,7 @@ class Release:
 
     Attributes:
         client: Client index.
-        certificate_pem: Of the client.
+        certificate: Of the client, PEM.
         part: Digest of its part, as it promised it.
         after_days: Only when nobody has heard of it for so many days; 0 for at once.
         signature: 64 bytes.
@@ -126,7 +137,7 @@ class Release:
     """
 
     client: int
-    certificate_pem: str
+    certificate: str
     part: bytes
     after_days: int
     signature: bytes
@@ -142,7 +153,7 @@ class Release:
         text = _release_text(identity.client, part, after_days)
         return cls(
             client=identity.client,
-            certificate_pem=identity.certificate_pem,
+            certificate=identity.certificate_pem,
             part=part,
             after_days=after_days,
             signature=signature_of(identity, text),
@@ -156,33 +167,13 @@ class Release:
             AgreementError: It is none.
             IdentityError: Its certificate is none.
         """
-        _expect(entry, "release", {"client", "certificate", "part", "after-days", "signature"})
-        since, pem = entry.get("silent-since"), entry["certificate"]
-        if since is not None and type(since) is not datetime.date:
-            raise AgreementError("release: silent-since: expected a date, as 2026-01-31")
-        if not isinstance(pem, str):
-            raise AgreementError("release: certificate: expected a string")
-        parse_certificate(pem, "release")
-        return cls(
-            client=whole(entry, "client", "release"),
-            certificate_pem=pem,
-            part=_bytes(entry, "part", "release", DIGEST_BYTES),
-            after_days=whole(entry, "after-days", "release"),
-            signature=_bytes(entry, "signature", "release", SIGNATURE_BYTES),
-            silent_since=since,
-        )
+        found = cls(**read_table(entry, "release", _RELEASE, _SILENCE))
+        parse_certificate(found.certificate, "release")
+        return found
 
     def told(self) -> dict[str, Any]:
         """Return it as TOML has it."""
-        since = {} if self.silent_since is None else {"silent-since": self.silent_since}
-        return {
-            "client": self.client,
-            "certificate": self.certificate_pem,
-            "part": self.part.hex(),
-            "after-days": self.after_days,
-            "signature": self.signature.hex(),
-            **since,
-        }
+        return table_of(self, (*_RELEASE, *(_SILENCE if self.silent_since else ())))
 
     def text(self) -> str:
         """Return a file of it, TOML."""
@@ -194,7 +185,7 @@ class Release:
         Raises:
             AgreementError: It does not hold.
         """
-        key = certificate_digest(self.certificate_pem)
+        key = certificate_digest(self.certificate)
         known = [version.members[self.client] for version in past if self.client in version.members]
         if not any(its.key == key and its.part == self.part for its in known):
             raise AgreementError(
@@ -202,7 +193,7 @@ class Release:
                 "has"
             )
         text = _release_text(self.client, self.part, self.after_days)
-        if not is_signed(self.certificate_pem, text, self.signature):
+        if not is_signed(self.certificate, text, self.signature):
             raise AgreementError(f"the release of client {self.client}: its signature is not valid")
         if not self.after_days:
             return
@@ -221,20 +212,15 @@ def past_in(entry: Any) -> PastCohort:
     Raises:
         AgreementError: It is none.
     """
-    _expect(entry, "past", {"uses", "members"})
+    found = read_table(entry, "past", ("uses", "members"))
     members: dict[int, Brought] = {}
-    for one in _list(entry, "members", "past"):
-        match one:
-            case [int() as client, key, part, uses] if type(client) is int and 0 <= client <= _MOST:
-                told = {"key": key, "part": part, "uses": uses}
-                members[client] = Brought(
-                    key=_bytes(told, "key", "past", DIGEST_BYTES),
-                    part=_bytes(told, "part", "past", DIGEST_BYTES),
-                    uses=_uses(told),
-                )
-            case _:
-                raise AgreementError("past: members: expected lists of client, key, part and uses")
-    return PastCohort(members=members, uses=_uses(entry))
+    for one in found["members"]:
+        if not isinstance(one, list) or len(one) != len(_PAST_MEMBER):
+            raise AgreementError(f"past: members: expected lists of {', '.join(_PAST_MEMBER)}")
+        its = read_table(dict(zip(_PAST_MEMBER, one, strict=True)), "past", _PAST_MEMBER)
+        client = its.pop("client")
+        members[client] = Brought(**its)
+    return PastCohort(members=members, uses=found["uses"])
 
 
 def past_told(version: PastCohort) -> dict[str, Any]:
@@ -260,43 +246,47 @@ def tables_of(data: Mapping[str, Any], name: str) -> list[Any]:
     return found
 
 
-def whole(entry: Mapping[str, Any], name: str, where: str) -> int:
-    """Return a whole number of a table.
+def read_table(
+    entry: Any, where: str, names: Collection[str], maybe: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return what a table says, by names as Python has them.
+
+    Args:
+        entry: The table.
+        where: What it is, for errors.
+        names: What must stand there.
+        maybe: What else may.
 
     Raises:
-        AgreementError: It is none, or below 0.
+        AgreementError: It is none, has other keys, or other values.
     """
-    value = entry[name]
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise AgreementError(f"{where}: {name}: expected a whole number from 0")
-    return value
-
-
-def _expect(entry: Any, where: str, names: set[str]) -> None:
-    known = names | {"silent-since"} if where == "release" else names
-    if not isinstance(entry, dict) or not names <= entry.keys() <= known:
+    if not isinstance(entry, dict) or not {*names} <= entry.keys() <= {*names, *maybe}:
         raise AgreementError(f"{where}: expected the keys {', '.join(sorted(names))}")
+    return {
+        name.replace("-", "_"): _read(value, _KINDS[name], f"{where}: {name}")
+        for name, value in entry.items()
+    }
 
 
-def _bytes(entry: Mapping[str, Any], name: str, where: str, size: int) -> bytes:
-    found = hex_bytes(entry[name], size)
-    if found is None:
-        raise AgreementError(f"{where}: {name}: expected {2 * size} hexadecimal digits")
-    return found
+def table_of(record: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the table that :func:`read_table` reads as the attributes of a record."""
+    values = {name: getattr(record, name.replace("-", "_")) for name in names}
+    return {name: v.hex() if isinstance(v, bytes) else v for name, v in values.items()}
 
 
-def _list(entry: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    found = entry[name]
-    if not isinstance(found, list) or not found:
-        raise AgreementError(f"{where}: {name}: expected a list")
-    return found
-
-
-def _uses(entry: Mapping[str, Any]) -> frozenset[str]:
-    found = entry["uses"]
-    if not isinstance(found, list) or any(use not in USES for use in found):
-        raise AgreementError(f"past: uses: expected some of {', '.join(USES)}")
-    return frozenset(found)
+def _read(value: Any, kind: int | type, where: str) -> Any:
+    if isinstance(kind, int):
+        found = hex_bytes(value, kind)
+        if found is None:
+            raise AgreementError(f"{where}: expected {2 * kind} hexadecimal digits")
+        return found
+    if kind is frozenset:
+        if not isinstance(value, list) or any(use not in USES for use in value):
+            raise AgreementError(f"{where}: expected some of {', '.join(USES)}")
+        return frozenset(value)
+    if type(value) is not kind or value == [] or (kind is int and not 0 <= value <= _MOST):
+        raise AgreementError(f"{where}: expected {_EXPECTED[kind]}")
+    return value
 
 
 def _release_text(client: int, part: bytes, after_days: int) -> bytes:

@@ -121,11 +121,6 @@ class Agreement:
         """32 bytes that bind all of it."""
         return hashlib.sha256(b"retexo agreement 1\0" + self.content).digest()
 
-    @cached_property
-    def clients(self) -> tuple[int, ...]:
-        """All clients, ascending."""
-        return tuple(sorted(self._by_client))
-
     def cohort_of(self, client: int) -> Cohort:
         """Return the one cohort of a client.
 

@@ -17,7 +17,7 @@ from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
-from retexo_fl.channels.roster import Roster
+from retexo_fl.channels.roster import Roster, parse_tables
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import AgreementError, CheckpointError, RetexoError
@@ -262,7 +262,7 @@ def test_a_client_that_leaves_needs_a_release(owners: Owners) -> None:
     text = (owners.root / "second-30.toml").read_text()
     changed = re.sub(r"after-days = 30", "after-days = 3", text)
     with pytest.raises(AgreementError, match="client 4: its signature is not valid"):
-        Federation.parse(changed)
+        Federation.of_tables(parse_tables(changed))
     signatures = owners.sign("second-30.toml", 0, 1, 2, 3)
     second = owners.root / "second.toml"
     owners.keys("roster", owners.root / "second-30.toml", *signatures, "--out", second)

@@ -192,7 +192,7 @@ def test_the_digest_binds_every_field(change: Callable[[Agreement], Agreement]) 
 def test_an_agreement_is_read_as_it_was_written() -> None:
     one = _agreement()
     assert Agreement.parse(one.content) == one
-    assert one.clients == tuple(range(10))
+    assert one.members() == tuple(range(10))
     assert all(client in one.cohort_of(client).members for client in range(10))
     with pytest.raises(AgreementError, match="client 10 is in no cohort"):
         one.cohort_of(10)
