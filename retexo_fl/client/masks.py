@@ -28,7 +28,7 @@ from retexo_fl.client.moved import KEYS_BYTES, Moved
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.masking.agreement import LEAST, Agreement
-from retexo_fl.masking.holder import MaskHolder
+from retexo_fl.masking.holder import Maskable, MaskHolder
 from retexo_fl.masking.keys import (
     COUNTERS_BYTES,
     KEY_BYTES,
@@ -100,15 +100,13 @@ class _Attempt:
 
     Attributes:
         number: Of the attempt.
-        holder: Has the client's secrets, and what it has answered.
-        publics: Keys of its cohort.
+        holder: Has the client's secrets, its cohort's keys, and what it has answered.
         agreement: Digest of the owners' agreement.
         uses: What the sums of its cohort may be of.
     """
 
     number: int
     holder: MaskHolder
-    publics: PublicKeys
     agreement: bytes
     uses: frozenset[str]
 
@@ -199,31 +197,21 @@ class ClientMasks:
         MaskHolder(self._client, _secret_keys(known), publics)
         if self.signer is not None:
             self.signer.remember(counters)
-        self._check_later(known.get("members", {}), publics, counters)
         members = {
-            client: [key.hex(), counters[client].starts if counters else 0]
+            str(client): [key.hex(), counters[client].starts if counters else 0]
             for client, key in publics.by_client.items()
         }
-        self._put(known | facts | {"members": members})
-        if self._attempt is not None and self._attempt.publics.digest != publics.digest:
-            # Under these keys nothing was answered yet.
-            self._attempt = None
-        return KeysAnswer(digest=publics.digest)
-
-    def _check_later(
-        self,
-        known: Mapping[str, tuple[str, int]],
-        publics: PublicKeys,
-        counters: Mapping[int, Counters],
-    ) -> None:
-        """Check that a key is another than before only where its process is a later one."""
-        for client, public in publics.by_client.items():
-            key, starts = known.get(str(client), (public.hex(), 0))
-            if key != public.hex() and not (counters and counters[client].starts > starts):
+        for client, (key, starts) in known.get("members", members).items():
+            if members[client][0] != key and members[client][1] <= starts:
                 raise SecureAggregationRefused(
                     f"the server names another masking key of client {client} than before in this "
                     "attempt; expected one of a later start of that client"
                 )
+        self._put(known | facts | {"members": members})
+        if self._attempt is not None and self._attempt.holder.publics.digest != publics.digest:
+            # Under these keys nothing was answered yet.
+            self._attempt = None
+        return KeysAnswer(digest=publics.digest)
 
     def uses(self, ticket: Ticket) -> frozenset[str]:
         """Return what the client's sums may be of in an attempt: to others it adds zeros.
@@ -296,25 +284,15 @@ class ClientMasks:
         Raises:
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
-        known = self._known(request.ticket)
-        form = form_of(request, lengths)
-        label = self._label(
+        form, known = form_of(request, lengths), self._known(request.ticket)
+        sums = self._hidden(
             known,
             request,
+            numbers_of(request, answer, form, lengths, terms=self._clients, beside=beside, cut=cut),
             form=told_form(request, form),
             weights=told_weights(request, weights),
-            purpose=_named(purpose_of(request), again=again),
+            again=again,
         )
-        numbers = numbers_of(
-            request,
-            answer,
-            form,
-            lengths,
-            terms=self._clients,
-            beside=beside,
-            cut=cut,
-        )
-        sums = known.holder.hide(label, numbers)
         return MaskedAnswer(
             numbers=form.ring.pack(sums.narrow),
             beside=form.counter.pack(sums.counts).tobytes() + sums.wide.tobytes(),
@@ -341,12 +319,11 @@ class ClientMasks:
             known = self._known(request.ticket)
         except MaskingKeysLost:
             return None
-        sums = Sums.of(Ring(2), np.zeros(0, np.int8), moved.numbers(type(request)))
+        numbers = Sums.of(Ring(2), np.zeros(0, np.int8), moved.numbers(type(request)))
         # Of each stage by itself: under new keys those before may be asked again after a later one.
-        purpose = _named(f"{purpose_of(request)} bytes {request.ticket.stage}", again=again)
-        form = hashlib.sha256(sums.form.words).digest()
-        label = self._label(known, request, form=form, weights=b"", purpose=purpose)
-        return known.publics.digest[:KEYS_BYTES] + known.holder.hide(label, sums).wide.tobytes()
+        what = f" bytes {request.ticket.stage}"
+        sums = self._hidden(known, request, numbers, what=what, again=again)
+        return known.holder.publics.digest[:KEYS_BYTES] + sums.wide.tobytes()
 
     def hide_long(self, request: Request[Any], number: LongNumber, told: bytes) -> MaskedAnswer:
         """Return a long number under masks.
@@ -359,42 +336,50 @@ class ClientMasks:
         Raises:
             SecureAggregationRefused: As :meth:`hide`.
         """
-        known = self._known(request.ticket)
-        form = hashlib.sha256(number.form.words).digest()
-        weights, purpose = hashlib.sha256(told).digest(), purpose_of(request)
-        label = self._label(known, request, form=form, weights=weights, purpose=purpose)
-        hidden = known.holder.hide(label, number)
+        weights = hashlib.sha256(told).digest()
+        hidden = self._hidden(self._known(request.ticket), request, number, weights=weights)
         return MaskedAnswer(numbers=np.frombuffer(hidden.content, np.uint8), beside=b"")
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _label(
+    def _hidden(
         self,
         known: _Attempt,
         request: Request[Any],
+        numbers: Maskable,
         *,
-        form: bytes,
-        weights: bytes,
-        purpose: str,
-    ) -> Label:
-        """Return the label of an answer: who is added up is not the server's to say."""
-        ticket = request.ticket
-        return Label(
+        form: bytes | None = None,
+        weights: bytes = b"",
+        what: str = "",
+        again: bool = False,
+    ) -> Maskable:
+        """Return numbers under masks; who is added up is not the server's to say.
+
+        Args:
+            known: Of the attempt.
+            request: What was asked.
+            numbers: This client's.
+            form: How they are coded, where there are steps.
+            weights: What they were computed with.
+            what: They are, beside the answer.
+            again: As for :meth:`hide`.
+        """
+        ticket, publics = request.ticket, known.holder.publics
+        purpose = f"{purpose_of(request)}{what}{' again' if again else ''}"
+        label = Label(
             job=self._job,
             config=self._config,
             place=Place(
-                attempt=ticket.attempt,
-                purpose=purpose,
-                stage=ticket.stage,
-                round=ticket.round,
+                attempt=ticket.attempt, purpose=purpose, stage=ticket.stage, round=ticket.round
             ),
             agreement=known.agreement,
-            cohort=tuple(known.publics.by_client),
+            cohort=tuple(publics.by_client),
             uses=known.uses,
-            keys=known.publics.digest,
-            form=form,
+            keys=publics.digest,
+            form=form or hashlib.sha256(numbers.form.words).digest(),
             weights=weights,
         )
+        return known.holder.hide(label, numbers)
 
     def _check_cohort(self, request: KeysRequest) -> None:
         """Check whom the server wants to add up with this client, and of what."""
@@ -441,18 +426,14 @@ class ClientMasks:
             raise SecureAggregationRefused(
                 "masking keys are not signed; expected a signature of each client"
             )
-        pieces = {c: told[at * SIGNED_BYTES :][:SIGNED_BYTES] for at, c in enumerate(clients)}
-        counters = {c: Counters.of(piece[:COUNTERS_BYTES]) for c, piece in pieces.items()}
-        job, attempt = self._job, request.ticket.attempt
-        self.signer.check(
-            {
-                c: (
-                    signed_text(job, attempt, c, publics.by_client[c], counters[c]),
-                    piece[COUNTERS_BYTES:],
-                )
-                for c, piece in pieces.items()
-            }
-        )
+        counters, signed = dict[int, Counters](), dict[int, tuple[bytes, bytes]]()
+        for at, (client, public) in enumerate(publics.by_client.items()):
+            piece = told[at * SIGNED_BYTES :][:SIGNED_BYTES]
+            counters[client] = Counters.of(piece[:COUNTERS_BYTES])
+            attempt, own = request.ticket.attempt, counters[client]
+            text = signed_text(self._job, attempt, client, public, own)
+            signed[client] = text, piece[COUNTERS_BYTES:]
+        self.signer.check(signed)
         return publics, counters
 
     def _known(self, ticket: Ticket) -> _Attempt:
@@ -471,7 +452,6 @@ class ClientMasks:
             self._attempt = _Attempt(
                 number=attempt,
                 holder=MaskHolder(self._client, _secret_keys(known), publics),
-                publics=publics,
                 agreement=bytes.fromhex(known["agreement"]),
                 uses=frozenset(known["uses"].split()),
             )
@@ -484,10 +464,6 @@ class ClientMasks:
 
     def _put(self, known: Mapping[str, Any]) -> None:
         self._store.put_note(_NOTE, json.dumps(known).encode())
-
-
-def _named(purpose: str, *, again: bool) -> str:
-    return f"{purpose} again" if again else purpose
 
 
 def _secret_keys(known: Mapping[str, Any]) -> SecretKeys:

@@ -6,14 +6,13 @@ Of each place in a training one content is masked: a second one would tell more 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from retexo_fl.errors import SecureAggregationRefused
 from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived
-from retexo_fl.masking.label import Label, Place, bound
+from retexo_fl.masking.label import Label, bound
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.streams import Sums
 
@@ -23,14 +22,6 @@ _SEED_BYTES: Final = 16
 Maskable = TypeVar("Maskable", Sums, LongNumber)
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """The last place of a purpose, and a digest of what was answered there."""
-
-    order: tuple[int, int]
-    digest: bytes
-
-
 class MaskHolder:
     """The secrets of one client in one attempt, and what was answered with them.
 
@@ -38,6 +29,9 @@ class MaskHolder:
         client: Its index.
         secrets: Its own.
         publics: Of all members of its cohort, checked; its own among them.
+
+    Raises:
+        SecureAggregationRefused: Its own is another one.
     """
 
     def __init__(self, client: int, secrets: SecretKeys, publics: PublicKeys) -> None:
@@ -47,9 +41,9 @@ class MaskHolder:
             )
         self._client = client
         self._secrets = secrets
-        self._publics = publics
-        #: By purpose, the last answer.
-        self._answered: dict[str, Noted] = {}
+        self.publics = publics
+        #: By purpose, the last place, and a digest of what was answered there.
+        self._answered: dict[str, tuple[tuple[int, int], bytes]] = {}
 
     def hide(self, label: Label, numbers: Maskable) -> Maskable:
         """Return a client's numbers with all masks on.
@@ -61,8 +55,8 @@ class MaskHolder:
         Raises:
             SecureAggregationRefused: Another content or label was answered at this place.
         """
-        assert label.cohort == tuple(self._publics.by_client)
-        assert label.keys == self._publics.digest
+        assert label.cohort == tuple(self.publics.by_client)
+        assert label.keys == self.publics.digest
         self._note(label, numbers)
         seeds = self._seeds(label)
         masked = numbers.copy()
@@ -78,7 +72,10 @@ class MaskHolder:
         tag = Poly1305(derived(self._secrets.own, b"note", label.digest))
         numbers.tell(tag.update)
         content = bound(b"retexo masked answer 1", label.digest, numbers.form.words, tag.finalize())
-        if not _noted(self._answered, label.place, content):
+        last = self._answered.get(label.place.purpose)
+        if last is None or label.place.order > last[0]:
+            self._answered[label.place.purpose] = label.place.order, content
+        elif last != (label.place.order, content):
             raise SecureAggregationRefused(
                 f"{label.place.name}: this or a later sum was answered for other weights, clients "
                 "or numbers; a second answer would tell the server more than a sum"
@@ -88,15 +85,6 @@ class MaskHolder:
         """Return, by other member, what the mask between the two follows from."""
         return {
             other: derived(self._secrets.shared(public), b"mask", label.digest)[:_SEED_BYTES]
-            for other, public in self._publics.by_client.items()
+            for other, public in self.publics.by_client.items()
             if other != self._client
         }
-
-
-def _noted(known: dict[str, Noted], place: Place, content: bytes) -> bool:
-    """Note what is answered at a place; return whether it may be: nothing else was, nor later."""
-    last = known.get(place.purpose)
-    if last is not None and place.order <= last.order:
-        return Noted(place.order, content) == last
-    known[place.purpose] = Noted(place.order, content)
-    return True
