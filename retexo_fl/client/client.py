@@ -116,7 +116,6 @@ from retexo_fl.training.basis import (
     square_sums,
 )
 from retexo_fl.training.effective_plan import effective_plan
-from retexo_fl.training.judging import NOTHING
 from retexo_fl.training.label_facts import (
     class_counts,
     classes_by_use,
@@ -133,7 +132,6 @@ from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.tally import LayerUpdate, Tally
 from retexo_fl.units import counted
 from retexo_fl.updates import (
-    MaskedUpdates,
     UpdateCodec,
     UpdateKey,
     most_held,
@@ -408,7 +406,6 @@ class GraphClient(Answering):
         answer: AnswerT | None,
         weights: np.ndarray | None = None,
         size: int = 0,
-        beside: np.ndarray = NOTHING,
         *,
         cut: int = 0,
     ) -> AnswerT:
@@ -418,8 +415,7 @@ class GraphClient(Answering):
             request: What was asked.
             answer: In the clear; None if :meth:`_computed` returned that.
             weights: What it was computed with, decoded.
-            size: How many values its array has.
-            beside: Of an update under masks, the whole numbers beside it.
+            size: How many values its array stands for.
             cut: Of an update under masks, how many values were not finite.
         """
         if self._masks is None:
@@ -427,9 +423,7 @@ class GraphClient(Answering):
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
         again = self._is_again(request)
-        hidden: Any = self._masks.hide(
-            request, answer, weights, lengths, beside, cut=cut, again=again
-        )
+        hidden: Any = self._masks.hide(request, answer, weights, lengths, cut=cut, again=again)
         return cast("AnswerT", hidden)
 
     def _is_again(self, request: Request[Any]) -> bool:
@@ -961,16 +955,12 @@ class GraphClient(Answering):
             client=self._partition.client,
         )
         steps, size = request.steps or b"", len(update.update_sum)
-        if isinstance(self._codec, MaskedUpdates):
-            if "train" not in self._uses:
-                # Peers' nodes, too, give a gradient.
-                update = replace(update, update_sum=np.zeros_like(update.update_sum))
-            numbers, beside = self._codec.whole(update.update_sum, key, steps)
-            answer = train_answer(update, numbers)
-            lost = size - int(np.count_nonzero(np.isfinite(update.update_sum)))
-            return self._answered(request, answer, weights, size, beside, cut=lost)
+        if "train" not in self._uses:
+            # Peers' nodes, too, give a gradient.
+            update = replace(update, update_sum=np.zeros_like(update.update_sum))
         coded = self._codec.encode_update(update.update_sum, key, steps, update.spans)
-        return self._answered(request, train_answer(update, coded), weights, size)
+        lost = size - int(np.count_nonzero(np.isfinite(update.update_sum)))
+        return self._answered(request, train_answer(update, coded), weights, size, cut=lost)
 
     def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
         if weights.shape != (size,) or weights.dtype != self._config.dtype:

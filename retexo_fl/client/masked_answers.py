@@ -45,7 +45,7 @@ from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.masking.streams import WIDE, Form, long_words
 from retexo_fl.masking.streams import Sums as MaskSums
-from retexo_fl.training.judging import NOTHING, report_length
+from retexo_fl.training.judging import report_length
 from retexo_fl.training.label_facts import (
     digits_of,
     label_sums_length,
@@ -201,54 +201,47 @@ def numbers_of(
     lengths: SumLengths,
     *,
     terms: int,
-    beside: np.ndarray = NOTHING,
     cut: int = 0,
 ) -> MaskSums:
     """Return a client's answer as numbers.
 
     Args:
         request: What was asked.
-        answer: Of the question's own class; the update of a round as whole numbers. None if it
-            could not be computed: zeros, and 1 that was cut.
+        answer: Of the question's own class; the update of a round as :class:`.MaskedUpdates`
+            encodes it. None if it could not be computed: zeros, and 1 that was cut.
         form: Of the numbers.
         lengths: How many there are.
         terms: How many clients' are added at most.
-        beside: Of an update, the whole numbers beside it.
         cut: How many values were cut before.
     """
     if answer is None:
         nothing = form.zeros()
         nothing.wide[-1] = 1
         return nothing
-    parts = _parts(request, lengths)
-    wide, cut_here = _whole(
-        [(part, getattr(answer, part.name)) for part in parts if part.unit is not None],
-        most=_MOST // terms,
-    )
-    counts, cut_counts = _counts(
-        [(part, getattr(answer, part.name)) for part in parts if part.unit is None],
-        most=form.counter.most,
-    )
-    cut += cut_here + cut_counts
+    told = [(part, getattr(answer, part.name)) for part in _parts(request, lengths)]
+    most = _MOST // terms
+    wide, cut_wide = _whole([one for one in told if one[0].unit is not None], -most, most)
+    counted = [one for one in told if one[0].unit is None]
+    counts, cut_counts = _whole(counted, -1, form.counter.most + 1)
+    cut += cut_wide + cut_counts
     narrow = np.zeros(0, np.int8)
-    if long := _long_words(request, lengths):
-        words = long_words(number_of_digits(answer.sums), long)
+    if form.long:
+        words = long_words(number_of_digits(answer.sums), form.long)
         wide = np.concatenate([words.view(np.int64), wide])
     if isinstance(request, TrainRequest):
-        narrow = answer.update_sum
+        narrow, beside = np.split(answer.update_sum, [lengths.update])
         wide = np.concatenate([wide, beside])
     elif isinstance(request, BasisRequest | GramRequest):
         ring, unit = _of_products(request)
-        # The server's step bounds sums for a basis, whoever adds what to them.
-        most = ring.most if ring != WIDE else _MOST // terms
         if isinstance(request, GramRequest):
             most = ring.most // terms
-        narrow, cut_here = _whole([(_Part("sums", lengths.update, unit), answer.sums)], most=most)
-        cut += cut_here
-    wide = np.append(wide, cut)
-    found = MaskSums.of(form.ring, narrow, wide, counts, form.counter, long=long)
-    assert found.form == form, (found.form, form)
-    return found
+        elif ring != WIDE:
+            # The server's step bounds sums for a basis, whoever adds what to them.
+            most = ring.most
+        sums = [(_Part("sums", lengths.update, unit), answer.sums)]
+        narrow, cut_narrow = _whole(sums, -most, most)
+        cut += cut_narrow
+    return form.filled(narrow, np.append(wide, cut), counts)
 
 
 def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -> Any:
@@ -277,7 +270,7 @@ def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -
         found["sums"], wide = digits_of(total.long), wide[total.form.long :]
     for part in _parts(request, lengths):
         if part.unit is None:
-            found[part.name], counts = _counted(part, counts[: part.length]), counts[part.length :]
+            found[part.name], counts = _field(part, counts[: part.length]), counts[part.length :]
         else:
             found[part.name], wide = _field(part, wide[: part.length]), wide[part.length :]
     for name, count in _COUNT_OF.items():
@@ -350,8 +343,13 @@ def _long_words(request: Request[Any], lengths: SumLengths) -> int:
     return lengths.label_words if isinstance(request, LabelsRequest) else 0
 
 
-def _values(fields_of: Sequence[tuple[_Part, Any]]) -> np.ndarray:
-    """Return fields as float64 numbers, one after the other."""
+def _whole(
+    fields_of: Sequence[tuple[_Part, Any]], above: int, below: int
+) -> tuple[np.ndarray, int]:
+    """Return fields as whole numbers, one after the other, and how many had to be cut for that.
+
+    Those with a unit are rounded to multiples of it; a count that is not whole has to be cut.
+    """
     found, at = np.empty(sum(part.length for part, _ in fields_of)), 0
     for part, value in fields_of:
         into = found[at : at + part.length]
@@ -360,48 +358,25 @@ def _values(fields_of: Sequence[tuple[_Part, Any]]) -> np.ndarray:
         else:
             # None of no nodes; all answers have the same form.
             into[:] = value.array() if value.length else 0.0
+        if part.unit is not None:
+            np.rint(into / part.unit, out=into)
         at += part.length
-    return found
-
-
-def _whole(fields_of: Sequence[tuple[_Part, Any]], *, most: int) -> tuple[np.ndarray, int]:
-    """Return fields as multiples of their units, one after the other, and how many were cut."""
-    found, at = _values(fields_of), 0
-    for part, _ in fields_of:
-        found[at : at + part.length] /= part.unit
-        at += part.length
-    np.rint(found, out=found)
-    fits = np.abs(found) < most
-    cut = np.nan_to_num(np.clip(found, 1 - most, most - 1))
+    numbers = np.rint(found)
+    fits = (numbers == found) & (above < found) & (found < below)
+    cut = np.nan_to_num(np.clip(numbers, above + 1, below - 1))
     return cut.astype(np.int64), int((~fits).sum())
 
 
-def _counts(fields_of: Sequence[tuple[_Part, Any]], *, most: int) -> tuple[np.ndarray, int]:
-    """Return fields that count, one after the other, and how many were cut."""
-    values = _values(fields_of)
-    cut = np.nan_to_num(np.clip(np.rint(values), 0, most))
-    return cut.astype(np.int64), int((cut != values).sum())
-
-
-def _counted(part: _Part, counts: np.ndarray) -> Any:
-    """Return the sums of counts as a field of an answer."""
-    if (counts < 0).any():
+def _field(part: _Part, numbers: np.ndarray) -> Any:
+    """Return sums as a field of an answer."""
+    if part.unit is None and (numbers < 0).any():
         raise RemoteProtocolError(
-            f"a masked sum has {int(counts.min())} {part.name}; expected a count: a client added "
+            f"a masked sum has {int(numbers.min())} {part.name}; expected a count: a client added "
             "numbers of its own choice, or masks were not equal"
         )
-    if part.name == "uses":
-        return tuple(counts.tolist())
-    if part.name.endswith(("metric", "report")):
-        return Sums.of(counts.astype(np.float64)) if part.length else Sums()
-    return int(counts[0])
-
-
-def _field(part: _Part, numbers: np.ndarray) -> Any:
-    """Return sums of multiples of a unit as a field of an answer."""
-    values = numbers * part.unit
-    if part.name in {"squares", "sums"}:
+    values = numbers if part.unit is None else numbers * part.unit
+    if part.name in {"uses", "squares", "sums"}:
         return tuple(values.tolist())
     if part.name.endswith(("metric", "report")):
-        return Sums.of(values) if part.length else Sums()
-    return float(values[0])
+        return Sums.of(values.astype(np.float64)) if part.length else Sums()
+    return values[0].item()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from retexo_fl.client.masked_answers import (
     told_form,
     told_weights,
 )
-from retexo_fl.client.moved import KEYS_BYTES, Moved
+from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.masking.agreement import LEAST, Agreement
@@ -41,8 +41,7 @@ from retexo_fl.masking.keys import (
 from retexo_fl.masking.label import Label, Place, rows_of
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.streams import Sums
-from retexo_fl.training.judging import NOTHING
+from retexo_fl.masking.streams import WIDE, Form
 from retexo_fl.units import clients_named, counted
 
 #: Name in the store.
@@ -264,7 +263,6 @@ class ClientMasks:
         answer: Any,
         weights: np.ndarray | None,
         lengths: SumLengths,
-        beside: np.ndarray = NOTHING,
         *,
         cut: int = 0,
         again: bool = False,
@@ -273,11 +271,10 @@ class ClientMasks:
 
         Args:
             request: What was asked.
-            answer: Of the question's own class; an update as whole numbers. None if it could not
-                be computed.
+            answer: Of the question's own class; an update as :class:`.MaskedUpdates` encodes it.
+                None if it could not be computed.
             weights: What it was computed with, decoded.
             lengths: How many numbers it has.
-            beside: Of an update, the whole numbers beside it.
             cut: How many values were cut before.
             again: A second time, since clients lacked weights, and sent peers rows of others.
 
@@ -288,7 +285,7 @@ class ClientMasks:
         sums = self._hidden(
             known,
             request,
-            numbers_of(request, answer, form, lengths, terms=self._clients, beside=beside, cut=cut),
+            numbers_of(request, answer, form, lengths, terms=self._clients, cut=cut),
             form=told_form(request, form),
             weights=told_weights(request, weights),
             again=again,
@@ -319,7 +316,8 @@ class ClientMasks:
             known = self._known(request.ticket)
         except MaskingKeysLost:
             return None
-        numbers = Sums.of(Ring(2), np.zeros(0, np.int8), moved.numbers(type(request)))
+        form = Form(ring=Ring(2), narrow=0, wide=moved_length(type(request)))
+        numbers = replace(form.zeros(), wide=WIDE.wrapped(moved.numbers(type(request))))
         # Of each stage by itself: under new keys those before may be asked again after a later one.
         what = f" bytes {request.ticket.stage}"
         sums = self._hidden(known, request, numbers, what=what, again=again)

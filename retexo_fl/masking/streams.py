@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -54,6 +54,16 @@ class Form:
             counts=np.zeros(self.counts, self.counter.dtype),
         )
 
+    def filled(self, narrow: np.ndarray, wide: np.ndarray, counts: np.ndarray) -> Sums:
+        """Take as many whole numbers; those that are too large for their ring wrap around."""
+        assert (len(narrow), len(wide), len(counts)) == (self.narrow, self.wide, self.counts)
+        return Sums(
+            form=self,
+            narrow=self.ring.wrapped(narrow),
+            wide=WIDE.wrapped(wide),
+            counts=self.counter.wrapped(counts),
+        )
+
     @property
     def words(self) -> bytes:
         """The form as bytes, for labels."""
@@ -75,34 +85,7 @@ class Sums:
     form: Form
     narrow: Numbers
     wide: Numbers
-    counts: Numbers = field(default_factory=lambda: np.zeros(0, WIDE.dtype))
-
-    @classmethod
-    def of(
-        cls,
-        ring: Ring,
-        narrow: np.ndarray,
-        wide: np.ndarray,
-        counts: np.ndarray | None = None,
-        counter: Ring = WIDE,
-        *,
-        long: int = 0,
-    ) -> Sums:
-        """Take (n,), (m,) and (k,) whole numbers; too large ones for the ring wrap around."""
-        counts = np.zeros(0, np.int64) if counts is None else counts
-        return cls(
-            form=Form(
-                ring=ring,
-                narrow=len(narrow),
-                wide=len(wide),
-                counts=len(counts),
-                counter=counter,
-                long=long,
-            ),
-            narrow=ring.wrapped(narrow),
-            wide=WIDE.wrapped(wide),
-            counts=counter.wrapped(counts),
-        )
+    counts: Numbers
 
     def add(self, other: Sums) -> None:
         """Add in place."""

@@ -150,20 +150,14 @@ class MaskedUpdates(FewBits):
         steps: bytes,
         spans: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return the (P + blocks + 1,) int64 numbers of a client's update; see :meth:`whole`."""
-        del spans
-        return np.concatenate(self.whole(update_sum, key, steps))
-
-    def whole(
-        self, update_sum: np.ndarray, key: UpdateKey, steps: bytes
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the (P,) int32 or int8 numbers of a client's update, and the (blocks + 1,) others.
+        """Return the (P + blocks + 1,) int64 numbers of a client's update.
 
         A value that is not finite is cut to 0: a refusal would tell whose it is.
 
         Raises:
             RemoteProtocolError: Steps are of another number of values.
         """
+        del spans
         sizes, lost = block_rms(update_sum), 0
         if not np.isfinite(sizes).all():
             finite = np.isfinite(update_sum)
@@ -182,7 +176,7 @@ class MaskedUpdates(FewBits):
         )
         square = np.square(sizes / shared.grid.reach(shared.exponents))
         powers = np.minimum(np.square(square), shared.most_power) * shared.unit
-        return numbers, np.append(np.ceil(powers).astype(np.int64), cut + lost)
+        return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut + lost]])
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 sum of updates that sums of numbers stand for."""

@@ -22,7 +22,7 @@ from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
-from tests.support.masked_sums import MaskedClients
+from tests.support.masked_sums import MaskedClients, sums_of
 from tests.support.runs import events_of, train
 
 _VALUES: Final = 700_000
@@ -74,9 +74,9 @@ def _protocol(size: int, values: int, *, samples: int) -> dict[str, list[float]]
 
     def answer(client: int, number: int) -> Sums:
         key = UpdateKey(seed=0, job="bench", stage=0, round=1, client=client)
-        narrow, wide = codec.whole(update, key, steps)
+        narrow, wide = np.split(codec.encode_update(update, key, steps), [values])
         asked = masked.label(round_number=number)
-        return masked.holders[client].hide(asked, Sums.of(shared.ring, narrow, wide))
+        return masked.holders[client].hide(asked, sums_of(shared.ring, narrow, wide))
 
     total: Sums | None = None
     for number in range(1, samples + 1):

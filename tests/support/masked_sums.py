@@ -10,7 +10,7 @@ from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.keys import PublicKeys, SecretKeys
 from retexo_fl.masking.label import Label, Place
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.streams import Sums
+from retexo_fl.masking.streams import WIDE, Form, Sums
 
 
 class MaskedClients:
@@ -54,13 +54,28 @@ def added(sent: dict[int, Sums]) -> Sums:
     return total
 
 
+def sums_of(
+    ring: Ring,
+    narrow: np.ndarray,
+    wide: np.ndarray,
+    counts: np.ndarray | None = None,
+    counter: Ring = WIDE,
+    *,
+    long: int = 0,
+) -> Sums:
+    """Return numbers in the form that has room for just these."""
+    counts = np.zeros(0, np.int64) if counts is None else counts
+    sizes = {"narrow": len(narrow), "wide": len(wide), "counts": len(counts), "long": long}
+    return Form(ring=ring, counter=counter, **sizes).filled(narrow, wide, counts)
+
+
 def random_numbers(
     clients: int, *, bits: int = 12, narrow: int = 50, wide: int = 4, most: int = 127
 ) -> list[Sums]:
     """Return numbers of so many clients, drawn by a fixed seed."""
     drawn = np.random.default_rng(1)
     return [
-        Sums.of(
+        sums_of(
             Ring(bits),
             drawn.integers(-most, most + 1, narrow),
             drawn.integers(-(2**40), 2**40, wide),

@@ -20,6 +20,7 @@ from tests.support.masked_sums import (
     lists,
     plain_sum,
     random_numbers,
+    sums_of,
 )
 
 
@@ -40,7 +41,7 @@ def test_the_first_words_are_one_number_whose_sum_carries() -> None:
     numbers = []
     for number in given:
         wide = np.concatenate([long_words(number, long).view(np.int64), [1, -2]])
-        numbers.append(Sums.of(Ring(9), np.arange(4), wide, np.arange(2), Ring(7), long=long))
+        numbers.append(sums_of(Ring(9), np.arange(4), wide, np.arange(2), Ring(7), long=long))
     sent = clients.hide(clients.label(), numbers)
     found = added(sent)
     assert found.long == sum(given) % most
@@ -160,7 +161,7 @@ def test_a_mask_is_one_key_stream_whatever_is_made_of_it_at_a_time(narrow: int) 
 def test_counts_are_masked_and_noted_as_other_numbers_are() -> None:
     clients, counts = MaskedClients(3), np.array([3, 0, 5])
     nothing = np.zeros(0, np.int64)
-    numbers = [Sums.of(Ring(2), nothing, nothing, n * counts, Ring(8)) for n in range(3)]
+    numbers = [sums_of(Ring(2), nothing, nothing, n * counts, Ring(8)) for n in range(3)]
     label = clients.label()
     sent = clients.hide(label, numbers)
     assert added(sent).signed_counts().tolist() == [9, 0, 15]
@@ -192,7 +193,7 @@ def test_masks_of_a_zero_and_of_a_large_update_look_alike() -> None:
     """Chi-square of the masked bytes: 255 degrees of freedom, mean 255, deviation 22.6."""
     clients = MaskedClients(3)
     for number, value in enumerate((0, 2**31 - 1), start=1):
-        numbers = [Sums.of(Ring(32), np.full(2**16, value), np.zeros(8, np.int64))] * 3
+        numbers = [sums_of(Ring(32), np.full(2**16, value), np.zeros(8, np.int64))] * 3
         label = clients.label(round_number=number)
         masked = clients.holders[0].hide(label, numbers[0]).narrow.tobytes()
         counts = np.bincount(np.frombuffer(masked, np.uint8), minlength=256)
@@ -213,7 +214,7 @@ def test_masks_of_two_rounds_share_nothing() -> None:
 def test_what_is_not_secret_does_not_give_a_mask() -> None:
     """A mask of two seeds is searched for among guesses: of public bytes, or cut to 12 bits."""
     clients = MaskedClients(3)
-    numbers = [Sums.of(Ring(32), np.zeros(4, np.int64), np.zeros(1, np.int64))] * 3
+    numbers = [sums_of(Ring(32), np.zeros(4, np.int64), np.zeros(1, np.int64))] * 3
     label = clients.label()
     guesses = [label.digest[:16], clients.publics.digest[:16], clients.secrets[1].public[:16]]
     guesses += [n.to_bytes(16, "little") for n in range(2**12)]

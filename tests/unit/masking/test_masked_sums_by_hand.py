@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.streams import Sums
-from tests.support.masked_sums import MaskedClients
+from tests.support.masked_sums import MaskedClients, sums_of
 
 NARROW, WIDE, COUNTS = 11, 3, 2
 SECRET_BYTES = 16
@@ -78,7 +77,7 @@ def mask(seed: bytes, bits: int) -> list[np.ndarray]:
 def test_a_client_sends_its_numbers_with_the_masks_of_the_protocol(count: int, client: int) -> None:
     clients, bits = MaskedClients(count), 17
     drawn = np.random.default_rng(count)
-    numbers = Sums.of(
+    numbers = sums_of(
         Ring(bits),
         drawn.integers(-(2**12), 2**12, NARROW),
         drawn.integers(-(2**40), 2**40, WIDE),
