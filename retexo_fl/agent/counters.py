@@ -60,14 +60,6 @@ class CounterFile:
         """
         return Counters(starts=self._starts, process=self._process, questions=self._questions())
 
-    def seen(self) -> dict[int, Seen]:
-        """Return, by client, the highest that were seen.
-
-        Raises:
-            CheckpointError: As :meth:`begun`.
-        """
-        return self._read()[1]
-
     def remember(self, told: Mapping[int, Seen], client: int) -> None:
         """Remember what others have told a client, on the disk when this returns.
 

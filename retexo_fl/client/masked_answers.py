@@ -170,13 +170,15 @@ def form_of(request: Request[Any], lengths: SumLengths) -> Form:
     """
     parts = _parts(request, lengths)
     wide = sum(part.length for part in parts if part.unit is not None)
-    ring, narrow, beside, long = Ring(2), 0, 0, _long_words(request, lengths)
+    ring, narrow, beside, long = Ring(2), 0, 0, 0
     match request:
         case TrainRequest():
             shared = MaskedUpdates.shared(request.steps or b"")
             ring, narrow, beside = shared.ring, lengths.update, shared.beside(lengths.update)
         case BasisRequest() | GramRequest():
             (ring, _), narrow = _of_products(request), lengths.update
+        case LabelsRequest():
+            long = lengths.label_words
     return Form(
         ring=ring,
         narrow=narrow,
@@ -336,11 +338,6 @@ def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
                 *(_Part(name, lengths.metric, metric_unit) for name in metrics),
             ]
     raise LocalProtocolError(f"{question_of(request).message_type}: cannot be masked")
-
-
-def _long_words(request: Request[Any], lengths: SumLengths) -> int:
-    """Return how many words of 64 bits the digits of a question's sums are."""
-    return lengths.label_words if isinstance(request, LabelsRequest) else 0
 
 
 def _whole(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -93,23 +93,6 @@ class KeySigner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    """What a client knows of an attempt.
-
-    Attributes:
-        number: Of the attempt.
-        holder: Has the client's secrets, its cohort's keys, and what it has answered.
-        agreement: Digest of the owners' agreement.
-        uses: What the sums of its cohort may be of.
-    """
-
-    number: int
-    holder: MaskHolder
-    agreement: bytes
-    uses: frozenset[str]
-
-
 class ClientMasks:
     """Masks the answers of one client of one job.
 
@@ -135,7 +118,8 @@ class ClientMasks:
         self._config = config
         self.least_clients = LEAST
         self.signer: KeySigner | None = None
-        self._attempt: _Attempt | None = None
+        #: What labels of an attempt have in common, and what hides numbers under them.
+        self._attempt: tuple[Label, MaskHolder] | None = None
 
     def sign_by(self, signer: KeySigner | None, *, least_clients: int) -> None:
         """Answer others that belong to owners, too; keys are in memory alone from now on.
@@ -207,7 +191,7 @@ class ClientMasks:
                     "attempt; expected one of a later start of that client"
                 )
         self._put(known | facts | {"members": members})
-        if self._attempt is not None and self._attempt.holder.publics.digest != publics.digest:
+        if self._attempt is not None and self._attempt[0].keys != publics.digest:
             # Under these keys nothing was answered yet.
             self._attempt = None
         return KeysAnswer(digest=publics.digest)
@@ -220,15 +204,15 @@ class ClientMasks:
             SecureAggregationRefused: Owners agreed on something else since, with other parts.
             AgreementError: As :meth:`KeySigner.agreement`.
         """
-        known = self._known(ticket)
+        common, _ = self._known(ticket)
         if self.signer is None:
-            return known.uses
-        if self.signer.agreement().digest != known.agreement:
+            return common.uses
+        if self.signer.agreement().digest != common.agreement:
             raise SecureAggregationRefused(
                 "the owners agreed on something else since this attempt began; resume the run with "
                 "`retexo run --resume`"
             )
-        return known.uses & self.signer.brings()
+        return common.uses & self.signer.brings()
 
     def agreed(self) -> bytes | None:
         """Return what the owners agreed on, which all clients tell; None in a simulation.
@@ -281,9 +265,8 @@ class ClientMasks:
         Raises:
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
-        form, known = form_of(request, lengths), self._known(request.ticket)
+        form = form_of(request, lengths)
         sums = self._hidden(
-            known,
             request,
             numbers_of(request, answer, form, lengths, terms=self._clients, cut=cut),
             form=told_form(request, form),
@@ -313,15 +296,15 @@ class ClientMasks:
             SecureAggregationRefused: Something else was told at this place.
         """
         try:
-            known = self._known(request.ticket)
+            common, _ = self._known(request.ticket)
         except MaskingKeysLost:
             return None
         form = Form(ring=Ring(2), narrow=0, wide=moved_length(type(request)))
         numbers = replace(form.zeros(), wide=WIDE.wrapped(moved.numbers(type(request))))
         # Of each stage by itself: under new keys those before may be asked again after a later one.
         what = f" bytes {request.ticket.stage}"
-        sums = self._hidden(known, request, numbers, what=what, again=again)
-        return known.holder.publics.digest[:KEYS_BYTES] + sums.wide.tobytes()
+        sums = self._hidden(request, numbers, what=what, again=again)
+        return common.keys[:KEYS_BYTES] + sums.wide.tobytes()
 
     def hide_long(self, request: Request[Any], number: LongNumber, told: bytes) -> MaskedAnswer:
         """Return a long number under masks.
@@ -335,14 +318,13 @@ class ClientMasks:
             SecureAggregationRefused: As :meth:`hide`.
         """
         weights = hashlib.sha256(told).digest()
-        hidden = self._hidden(self._known(request.ticket), request, number, weights=weights)
+        hidden = self._hidden(request, number, weights=weights)
         return MaskedAnswer(numbers=np.frombuffer(hidden.content, np.uint8), beside=b"")
 
     # ---- inside -------------------------------------------------------------------------------
 
     def _hidden(
         self,
-        known: _Attempt,
         request: Request[Any],
         numbers: Maskable,
         *,
@@ -354,7 +336,6 @@ class ClientMasks:
         """Return numbers under masks; who is added up is not the server's to say.
 
         Args:
-            known: Of the attempt.
             request: What was asked.
             numbers: This client's.
             form: How they are coded, where there are steps.
@@ -362,22 +343,19 @@ class ClientMasks:
             what: They are, beside the answer.
             again: As for :meth:`hide`.
         """
-        ticket, publics = request.ticket, known.holder.publics
-        purpose = f"{purpose_of(request)}{what}{' again' if again else ''}"
-        label = Label(
-            job=self._job,
-            config=self._config,
-            place=Place(
-                attempt=ticket.attempt, purpose=purpose, stage=ticket.stage, round=ticket.round
+        common, holder = self._known(request.ticket)
+        label = replace(
+            common,
+            place=replace(
+                common.place,
+                purpose=f"{purpose_of(request)}{what}{' again' if again else ''}",
+                stage=request.ticket.stage,
+                round=request.ticket.round,
             ),
-            agreement=known.agreement,
-            cohort=tuple(publics.by_client),
-            uses=known.uses,
-            keys=publics.digest,
             form=form or hashlib.sha256(numbers.form.words).digest(),
             weights=weights,
         )
-        return known.holder.hide(label, numbers)
+        return holder.hide(label, numbers)
 
     def _check_cohort(self, request: KeysRequest) -> None:
         """Check whom the server wants to add up with this client, and of what."""
@@ -400,11 +378,11 @@ class ClientMasks:
                     f"sums are to be of {request.uses}; the owners agreed on "
                     f"{' '.join(sorted(own.uses))}"
                 )
-        least = max(self.least_clients, LEAST)
-        if len(members) < least:
-            whose = " (least-clients in its agent.toml)" if least > LEAST else ""
+        if len(members) < self.least_clients:
+            whose = " (least-clients in its agent.toml)" if self.least_clients > LEAST else ""
             raise SecureAggregationRefused(
-                f"a sum of {counted(len(members), 'client')}; expected {least} at least{whose}"
+                f"a sum of {counted(len(members), 'client')}; expected {self.least_clients} at "
+                f"least{whose}"
             )
 
     def _checked_keys(self, request: KeysRequest) -> tuple[PublicKeys, dict[int, Counters]]:
@@ -434,10 +412,10 @@ class ClientMasks:
         self.signer.check(signed)
         return publics, counters
 
-    def _known(self, ticket: Ticket) -> _Attempt:
-        """Return the secrets of an attempt, and what was answered with them."""
+    def _known(self, ticket: Ticket) -> tuple[Label, MaskHolder]:
+        """Return what labels of an attempt have in common, and what hides numbers under them."""
         attempt = ticket.attempt
-        if self._attempt is None or self._attempt.number != attempt:
+        if self._attempt is None or self._attempt[0].place.attempt != attempt:
             known = self._noted(attempt)
             if known is None or "members" not in known:
                 raise MaskingKeysLost(
@@ -447,12 +425,18 @@ class ClientMasks:
                 )
             keys = b"".join(bytes.fromhex(key) for key, _ in known["members"].values())
             publics = PublicKeys.of(tuple(known["cohort"]), keys)
-            self._attempt = _Attempt(
-                number=attempt,
-                holder=MaskHolder(self._client, _secret_keys(known), publics),
+            common = Label(
+                job=self._job,
+                config=self._config,
+                place=Place(attempt=attempt, purpose="", stage=0, round=0),
                 agreement=bytes.fromhex(known["agreement"]),
+                cohort=tuple(publics.by_client),
                 uses=frozenset(known["uses"].split()),
+                keys=publics.digest,
+                form=b"",
+                weights=b"",
             )
+            self._attempt = common, MaskHolder(self._client, _secret_keys(known), publics)
         return self._attempt
 
     def _noted(self, attempt: int) -> dict[str, Any] | None:

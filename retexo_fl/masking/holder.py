@@ -41,7 +41,7 @@ class MaskHolder:
             )
         self._client = client
         self._secrets = secrets
-        self.publics = publics
+        self._publics = publics
         #: By purpose, the last place, and a digest of what was answered there.
         self._answered: dict[str, tuple[tuple[int, int], bytes]] = {}
 
@@ -55,8 +55,8 @@ class MaskHolder:
         Raises:
             SecureAggregationRefused: Another content or label was answered at this place.
         """
-        assert label.cohort == tuple(self.publics.by_client)
-        assert label.keys == self.publics.digest
+        assert label.cohort == tuple(self._publics.by_client)
+        assert label.keys == self._publics.digest
         self._note(label, numbers)
         seeds = self._seeds(label)
         masked = numbers.copy()
@@ -85,6 +85,6 @@ class MaskHolder:
         """Return, by other member, what the mask between the two follows from."""
         return {
             other: derived(self._secrets.shared(public), b"mask", label.digest)[:_SEED_BYTES]
-            for other, public in self.publics.by_client.items()
+            for other, public in self._publics.by_client.items()
             if other != self._client
         }

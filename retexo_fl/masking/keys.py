@@ -111,11 +111,6 @@ class PublicKeys:
         pieces = (keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
         return PublicKeys(by_client=dict(zip(clients, pieces, strict=True)))
 
-    @cached_property
-    def content(self) -> bytes:
-        """All keys, one after the other."""
-        return b"".join(self.by_client.values())
-
 
 class SecretKeys:
     """A client's secrets of an attempt: an X25519 key, and what only itself derives from.

@@ -90,7 +90,7 @@ class Sums:
     def add(self, other: Sums) -> None:
         """Add in place."""
         assert other.form == self.form
-        self._add_long(_whole(other.wide[: self.form.long]))
+        self._add_long(other.long)
         for (ring, numbers), (_, others) in zip(self._parts(), other._parts(), strict=True):
             ring.add(numbers, others)
 
@@ -161,7 +161,7 @@ class Sums:
     @property
     def long(self) -> int:
         """The whole number of the first wide ones, from 0."""
-        return _whole(self.wide[: self.form.long])
+        return int.from_bytes(self.wide[: self.form.long].tobytes(), "little")
 
     def _add_long(self, number: int) -> None:
         """Add to that number in place."""
@@ -178,10 +178,6 @@ def long_words(number: int, words: int) -> Numbers:
         number.to_bytes(words * WIDE.dtype.itemsize, "little"), WIDE.dtype
     )
     return found
-
-
-def _whole(words: Numbers) -> int:
-    return int.from_bytes(words.tobytes(), "little")
 
 
 def _long_mask(

@@ -130,11 +130,17 @@ def hand_out_keys(
         RoundIncomplete: Of each cohort a client is missing.
     """
     publics: dict[int, bytes] = {}
+    are_signed = any(hello.mask_signature is not None for hello in keyed.values())
     for client, hello in keyed.items():
         if hello.mask_key is None:
             raise RemoteProtocolError(
                 f"client {client}: sent no masking key; expected one under secure-aggregation "
                 "masked"
+            )
+        if are_signed and hello.mask_signature is None:
+            raise RemoteProtocolError(
+                f"client {client}: its masking key is not signed; expected a signature, as of "
+                "other clients"
             )
         publics[client] = hello.mask_key
     cohorts = tuple(c for c in agreement.cohorts if publics.keys() >= {*c.members})
@@ -143,29 +149,17 @@ def hand_out_keys(
     masking = MaskedSums(cohorts=cohorts)
     for cohort in cohorts:
         keys = b"".join(publics[client] for client in cohort.members)
+        signatures = b"".join(keyed[client].mask_signature or b"" for client in cohort.members)
         masking.keys[cohort.members] = KeysRequest(
             ticket=ticket,
             agreement=agreement.digest,
             cohort=cohort.members,
             uses=" ".join(sorted(cohort.uses)),
             keys=np.frombuffer(keys, np.uint8),
-            signatures=_signatures(keyed, cohort.members),
+            signatures=signatures or None,
         )
     yield from tell_keys(masking, masking.keys)
     return masking
-
-
-def _signatures(keyed: Mapping[int, Keyed], cohort: Collection[int]) -> bytes | None:
-    """Return the signatures of a cohort's keys; None where nobody signs."""
-    signed = {client: keyed[client].mask_signature for client in cohort}
-    told = [signature for signature in signed.values() if signature is not None]
-    unsigned = [client for client, signature in signed.items() if signature is None]
-    if told and unsigned:
-        raise RemoteProtocolError(
-            f"client {unsigned[0]}: its masking key is not signed; expected a signature, as of "
-            "other clients"
-        )
-    return b"".join(told) or None
 
 
 def check_sums_train(masking: MaskedSums, hellos: Collection[HelloAnswer]) -> None:
