@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused
 from retexo_fl.files import write_whole
@@ -98,10 +99,13 @@ class CounterFile:
             return 0, {}
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read ({error.strerror})") from error
-        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        with suppress(
+            ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error
+        ):
             facts = json.loads(content)
             return _count(facts["starts"]), {
-                int(client): _seen(known) for client, known in facts["members"].items()
+                int(client): (bytes.fromhex(key), Counters.of(bytes.fromhex(counters)))
+                for client, (key, counters) in facts["members"].items()
             }
         raise CheckpointError(
             f"{self.path}: is damaged; expected how often this agent and others were started. "
@@ -111,13 +115,8 @@ class CounterFile:
 
     def _write(self, starts: int, seen: Mapping[int, Seen]) -> None:
         members = {
-            str(client): {
-                "certificate": key.hex(),
-                "starts": known.starts,
-                "process": known.process.hex(),
-                "questions": known.questions,
-            }
-            for client, (key, known) in sorted(seen.items())
+            str(client): [key.hex(), counters.content.hex()]
+            for client, (key, counters) in sorted(seen.items())
         }
         content = json.dumps({"starts": starts, "members": members}, indent=1).encode()
         try:
@@ -127,15 +126,6 @@ class CounterFile:
             raise CheckpointError(
                 f"{self.path}: could not be written ({error.strerror})"
             ) from error
-
-
-def _seen(known: Mapping[str, Any]) -> Seen:
-    process = bytes.fromhex(known["process"])
-    if len(process) != _PROCESS_BYTES:
-        raise ValueError
-    return bytes.fromhex(known["certificate"]), Counters(
-        starts=_count(known["starts"]), process=process, questions=_count(known["questions"])
-    )
 
 
 def _count(value: object) -> int:

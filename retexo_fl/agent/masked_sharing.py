@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -160,7 +159,6 @@ def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
     if not roster or not Path(roster).exists():
         return None, "there is no roster file; expected roster in this client's agent.toml"
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
-    settings = replace(settings, introductions=False)
     try:
         members = OwnersFile(settings, identity).agreement().cohort_of(identity.client).members
     except AgreementError as error:

@@ -14,11 +14,16 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     encode_dss_signature,
 )
 
-from retexo_fl.channels.identity import Identity, load_key, parse_certificate
+from retexo_fl.channels.identity import (
+    Identity,
+    certificate_digest,
+    load_key,
+    parse_certificate,
+)
 from retexo_fl.channels.roster import Roster
 from retexo_fl.errors import SecureAggregationRefused
 from retexo_fl.masking.agreement import Agreement
-from retexo_fl.masking.keys import Counters
+from retexo_fl.masking.keys import COUNTERS_BYTES, SIGNED_BYTES, Counters, signed_text
 
 _HALF_BYTES: Final = 32
 _SCHEME: Final = ec.ECDSA(hashes.SHA256())
@@ -43,36 +48,40 @@ class RosterSigner:
     counters: Callable[[], Counters]
     others: Callable[[Mapping[int, tuple[bytes, Counters]], int], None]
 
-    def sign(self, text: bytes) -> bytes:
+    def sign(self, job: str, attempt: int, public: bytes) -> bytes:
         """See :class:`.KeySigner`."""
-        return signature_of(self.identity, text)
+        counters = self.counters()
+        text = signed_text(job, attempt, self.identity.client, public, counters)
+        return counters.content + signature_of(self.identity, text)
 
-    def check(self, signed: Mapping[int, tuple[bytes, bytes]]) -> None:
+    def check(
+        self, job: str, attempt: int, publics: Mapping[int, bytes], signed: bytes
+    ) -> dict[int, int]:
         """See :class:`.KeySigner`."""
-        known = self.roster().members
-        for client, (text, signature) in signed.items():
-            if client == self.identity.client:
-                self._check(client, self.identity.certificate_pem, text, signature)
-            elif client in known:
-                self._check(client, known[client].certificate_pem, text, signature)
-            else:
-                raise SecureAggregationRefused(
-                    f"client {self.identity.client}: client {client} is not in the roster file; "
-                    "expected all clients of a run there under secure-aggregation masked"
-                )
-
-    def remember(self, counters: Mapping[int, Counters]) -> None:
-        """See :class:`.KeySigner`."""
-        known, own = self.roster().members, self.identity.client
-        told = {c: (known[c].digest, its) for c, its in counters.items() if c != own}
-        self.others(told, own)
-
-    def _check(self, client: int, pem: str, text: bytes, signature: bytes) -> None:
-        if not is_signed(pem, text, signature):
+        if len(signed) != SIGNED_BYTES * len(publics):
             raise SecureAggregationRefused(
-                f"client {self.identity.client}: the masking key of client {client} is not signed "
-                "by the key that the roster file names"
+                "masking keys are not signed; expected a signature of each client"
             )
+        own, known = self.identity.client, self.roster().members
+        told: dict[int, tuple[bytes, Counters]] = {}
+        for at, (client, public) in enumerate(publics.items()):
+            if client not in known and client != own:
+                raise SecureAggregationRefused(
+                    f"client {own}: client {client} is not in the roster file; expected all "
+                    "clients of a run there under secure-aggregation masked"
+                )
+            pem = (self.identity if client == own else known[client]).certificate_pem
+            piece = signed[at * SIGNED_BYTES :][:SIGNED_BYTES]
+            counters = Counters.of(piece[:COUNTERS_BYTES])
+            text = signed_text(job, attempt, client, public, counters)
+            if not is_signed(pem, text, piece[COUNTERS_BYTES:]):
+                raise SecureAggregationRefused(
+                    f"client {own}: the masking key of client {client} is not signed by the key "
+                    "that the roster file names"
+                )
+            told[client] = certificate_digest(pem), counters
+        self.others({client: its for client, its in told.items() if client != own}, own)
+        return {client: counters.starts for client, (_, counters) in told.items()}
 
 
 def signature_of(identity: Identity, text: bytes) -> bytes:

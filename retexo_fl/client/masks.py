@@ -29,15 +29,7 @@ from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.masking.agreement import LEAST, Agreement
 from retexo_fl.masking.holder import Maskable, MaskHolder
-from retexo_fl.masking.keys import (
-    COUNTERS_BYTES,
-    KEY_BYTES,
-    SIGNED_BYTES,
-    Counters,
-    PublicKeys,
-    SecretKeys,
-    signed_text,
-)
+from retexo_fl.masking.keys import KEY_BYTES, PublicKeys, SecretKeys
 from retexo_fl.masking.label import Label, Place, rows_of
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
@@ -67,28 +59,27 @@ class KeySigner(Protocol):
         """
         ...
 
-    def counters(self) -> Counters:
-        """Return which process this is, and how many questions the client has answered."""
+    def sign(self, job: str, attempt: int, public: bytes) -> bytes:
+        """Return which process this is, and its signature of that and a masking key: 88 bytes."""
         ...
 
-    def sign(self, text: bytes) -> bytes:
-        """Return 64 bytes."""
-        ...
+    def check(
+        self, job: str, attempt: int, publics: Mapping[int, bytes], signed: bytes
+    ) -> dict[int, int]:
+        """Return, by client, how often it was started, as is signed with its key.
 
-    def check(self, signed: Mapping[int, tuple[bytes, bytes]]) -> None:
-        """Check, by client, what it has signed and its signature of 64 bytes.
+        The highest counters are remembered, on the disk when this returns.
+
+        Args:
+            job: Name of the job.
+            attempt: Of the job.
+            publics: By client, its masking key.
+            signed: What :meth:`sign` has returned at each, in this order.
 
         Raises:
-            SecureAggregationRefused: One is none, or the roster does not have the client.
-        """
-        ...
-
-    def remember(self, counters: Mapping[int, Counters]) -> None:
-        """Remember, by client, the highest counters, on the disk when this returns.
-
-        Raises:
-            SecureAggregationRefused: One has lower ones than before: its disk was put back.
-            CheckpointError: They could not be read or written.
+            SecureAggregationRefused: A signature is none or missing, the roster does not have the
+                client, or it has told of higher counters before: its disk was put back.
+            CheckpointError: Counters could not be read or written.
         """
         ...
 
@@ -145,9 +136,7 @@ class ClientMasks:
         public = _secret_keys(known).public
         if self.signer is None:
             return public, None
-        counters = self.signer.counters()
-        text = signed_text(self._job, attempt, self._client, public, counters)
-        return public, counters.content + self.signer.sign(text)
+        return public, self.signer.sign(self._job, attempt, public)
 
     def learn(self, request: KeysRequest) -> KeysAnswer:
         """Believe the keys of the cohort, if their owners signed them.
@@ -159,10 +148,10 @@ class ClientMasks:
                 is not signed by its owner, of an earlier process than was seen, or another without
                 being of a later process.
             AgreementError: The owners' agreement does not have the client.
-            CheckpointError: As :meth:`KeySigner.remember`.
+            CheckpointError: As :meth:`KeySigner.check`.
         """
         self._check_cohort(request)
-        publics, counters = self._checked_keys(request)
+        publics = self._keys_in(request)
         known = self._noted(request.ticket.attempt)
         if known is None:
             # It began anew after hello.
@@ -178,14 +167,17 @@ class ClientMasks:
                     f"the server names another {name} of masked sums than before in this attempt"
                 )
         MaskHolder(self._client, _secret_keys(known), publics)
+        starts: dict[int, int] = {}
         if self.signer is not None:
-            self.signer.remember(counters)
+            signed = request.signatures or b""
+            attempt = request.ticket.attempt
+            starts = self.signer.check(self._job, attempt, publics.by_client, signed)
         members = {
-            str(client): [key.hex(), counters[client].starts if counters else 0]
+            str(client): [key.hex(), starts.get(client, 0)]
             for client, key in publics.by_client.items()
         }
-        for client, (key, starts) in known.get("members", members).items():
-            if members[client][0] != key and members[client][1] <= starts:
+        for client, (key, before) in known.get("members", members).items():
+            if members[client][0] != key and members[client][1] <= before:
                 raise SecureAggregationRefused(
                     f"the server names another masking key of client {client} than before in this "
                     "attempt; expected one of a later start of that client"
@@ -385,8 +377,8 @@ class ClientMasks:
                 f"least{whose}"
             )
 
-    def _checked_keys(self, request: KeysRequest) -> tuple[PublicKeys, dict[int, Counters]]:
-        """Return the keys, and where they are signed the counters of their owners."""
+    def _keys_in(self, request: KeysRequest) -> PublicKeys:
+        """Return the keys of the members, each another one."""
         clients, keys = request.cohort, request.keys.tobytes()
         if len(keys) != KEY_BYTES * len(clients):
             raise SecureAggregationRefused(
@@ -395,22 +387,7 @@ class ClientMasks:
         publics = PublicKeys.of(clients, keys)
         if len({*publics.by_client.values()}) < len(clients):
             raise SecureAggregationRefused("two clients have the same masking key")
-        if self.signer is None:
-            return publics, {}
-        told = request.signatures or b""
-        if len(told) != SIGNED_BYTES * len(clients):
-            raise SecureAggregationRefused(
-                "masking keys are not signed; expected a signature of each client"
-            )
-        counters, signed = dict[int, Counters](), dict[int, tuple[bytes, bytes]]()
-        for at, (client, public) in enumerate(publics.by_client.items()):
-            piece = told[at * SIGNED_BYTES :][:SIGNED_BYTES]
-            counters[client] = Counters.of(piece[:COUNTERS_BYTES])
-            attempt, own = request.ticket.attempt, counters[client]
-            text = signed_text(self._job, attempt, client, public, own)
-            signed[client] = text, piece[COUNTERS_BYTES:]
-        self.signer.check(signed)
-        return publics, counters
+        return publics
 
     def _known(self, ticket: Ticket) -> tuple[Label, MaskHolder]:
         """Return what labels of an attempt have in common, and what hides numbers under them."""

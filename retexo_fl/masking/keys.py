@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,7 +23,8 @@ from retexo_fl.errors import SecureAggregationRefused
 KEY_BYTES: Final = 32
 #: Of a P-256 signature: r, then s.
 SIGNATURE_BYTES: Final = 64
-COUNTERS_BYTES: Final = 24
+_COUNTERS: Final = struct.Struct("<Q8sQ")
+COUNTERS_BYTES: Final = _COUNTERS.size
 #: What goes with a key: its owner's counters, and a signature of both.
 SIGNED_BYTES: Final = COUNTERS_BYTES + SIGNATURE_BYTES
 
@@ -67,17 +69,13 @@ class Counters:
     @property
     def content(self) -> bytes:
         """24 bytes."""
-        return number(self.starts) + self.process + number(self.questions)
+        return _COUNTERS.pack(self.starts, self.process, self.questions)
 
     @classmethod
     def of(cls, content: bytes) -> Self:
         """Read 24 bytes."""
-        starts, process, questions = content[:8], content[8:16], content[16:]
-        return cls(
-            starts=int.from_bytes(starts, "little"),
-            process=process,
-            questions=int.from_bytes(questions, "little"),
-        )
+        starts, process, questions = _COUNTERS.unpack(content)
+        return cls(starts=starts, process=process, questions=questions)
 
 
 def signed_text(job: str, attempt: int, client: int, public: bytes, counters: Counters) -> bytes:
