@@ -30,7 +30,7 @@ from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.masking.agreement import LEAST, Agreement
 from retexo_fl.masking.holder import Maskable, MaskHolder
 from retexo_fl.masking.keys import KEY_BYTES, PublicKeys, SecretKeys
-from retexo_fl.masking.label import Label, Place, rows_of
+from retexo_fl.masking.label import Label, rows_of
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form
@@ -327,23 +327,15 @@ class ClientMasks:
     ) -> Maskable:
         """Return numbers under masks; who is added up is not the server's to say.
 
-        Args:
-            request: What was asked.
-            numbers: This client's.
-            form: How they are coded, where there are steps.
-            weights: What they were computed with.
-            what: They are, beside the answer.
-            again: As for :meth:`hide`.
+        ``form`` says how they are coded where there are steps, ``what`` what they are beside the
+        answer.
         """
         common, holder = self._known(request.ticket)
         label = replace(
             common,
-            place=replace(
-                common.place,
-                purpose=f"{purpose_of(request)}{what}{' again' if again else ''}",
-                stage=request.ticket.stage,
-                round=request.ticket.round,
-            ),
+            purpose=f"{purpose_of(request)}{what}{' again' if again else ''}",
+            stage=request.ticket.stage,
+            round=request.ticket.round,
             form=form or hashlib.sha256(numbers.form.words).digest(),
             weights=weights,
         )
@@ -392,7 +384,7 @@ class ClientMasks:
     def _known(self, ticket: Ticket) -> tuple[Label, MaskHolder]:
         """Return what labels of an attempt have in common, and what hides numbers under them."""
         attempt = ticket.attempt
-        if self._attempt is None or self._attempt[0].place.attempt != attempt:
+        if self._attempt is None or self._attempt[0].attempt != attempt:
             known = self._noted(attempt)
             if known is None or "members" not in known:
                 raise MaskingKeysLost(
@@ -405,7 +397,10 @@ class ClientMasks:
             common = Label(
                 job=self._job,
                 config=self._config,
-                place=Place(attempt=attempt, purpose="", stage=0, round=0),
+                attempt=attempt,
+                purpose="",
+                stage=0,
+                round=0,
                 agreement=bytes.fromhex(known["agreement"]),
                 cohort=tuple(publics.by_client),
                 uses=frozenset(known["uses"].split()),

@@ -72,12 +72,12 @@ class MaskHolder:
         tag = Poly1305(derived(self._secrets.own, b"note", label.digest))
         numbers.tell(tag.update)
         content = bound(b"retexo masked answer 1", label.digest, numbers.form.words, tag.finalize())
-        last = self._answered.get(label.place.purpose)
-        if last is None or label.place.order > last[0]:
-            self._answered[label.place.purpose] = label.place.order, content
-        elif last != (label.place.order, content):
+        last = self._answered.get(label.purpose)
+        if last is None or label.order > last[0]:
+            self._answered[label.purpose] = label.order, content
+        elif last != (label.order, content):
             raise SecureAggregationRefused(
-                f"{label.place.name}: this or a later sum was answered for other weights, clients "
+                f"{label.place}: this or a later sum was answered for other weights, clients "
                 "or numbers; a second answer would tell the server more than a sum"
             )
 

@@ -10,12 +10,11 @@ import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Self
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from retexo_fl.errors import SecureAggregationRefused
@@ -43,11 +42,6 @@ def derived(secret: bytes, what: bytes, *pieces: bytes) -> bytes:
 def number(value: int) -> bytes:
     """Return a whole number from 0 as 8 bytes."""
     return value.to_bytes(8, "little")
-
-
-def numbers(values: Sequence[int]) -> bytes:
-    """Return whole numbers from 0 as 8 bytes each."""
-    return np.asarray(values, "<u8").tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

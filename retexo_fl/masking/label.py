@@ -6,34 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from retexo_fl.masking.keys import number, numbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where in a training a sum is asked for; a client answers each place once.
-
-    Attributes:
-        attempt: From 1.
-        purpose: Type of the message, and what distinguishes several of that type.
-        stage: Stage index.
-        round: Of the stage.
-    """
-
-    attempt: int
-    purpose: str
-    stage: int
-    round: int
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Places of a purpose follow each other in this order."""
-        return self.stage, self.round
-
-    @property
-    def name(self) -> str:
-        """Text that no other place has."""
-        return f"{self.purpose} {self.attempt}/{self.stage}/{self.round}"
+from retexo_fl.masking.keys import number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +16,10 @@ class Label:
     Attributes:
         job: Name of the training.
         config: Digest of its configuration; empty where it has none.
-        place: Where in it.
+        attempt: From 1.
+        purpose: Type of the message, and what distinguishes several of that type.
+        stage: Stage index.
+        round: Of the stage.
         agreement: Digest of what the owners agreed on.
         cohort: Clients that are added up, ascending: each has masks with every other one.
         uses: What the sums may be of; to others all of the cohort add zeros.
@@ -54,13 +30,26 @@ class Label:
 
     job: str
     config: bytes
-    place: Place
+    attempt: int
+    purpose: str
+    stage: int
+    round: int
     agreement: bytes
     cohort: tuple[int, ...]
     uses: frozenset[str]
     keys: bytes
     form: bytes
     weights: bytes
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sums of a purpose follow each other in this order; a client answers each once."""
+        return self.stage, self.round
+
+    @property
+    def place(self) -> str:
+        """Text that no other sum of the training has."""
+        return f"{self.purpose} {self.attempt}/{self.stage}/{self.round}"
 
     @cached_property
     def digest(self) -> bytes:
@@ -69,9 +58,9 @@ class Label:
             b"retexo masked sum 3",
             self.job.encode(),
             self.config,
-            self.place.name.encode(),
+            self.place.encode(),
             self.agreement,
-            numbers(self.cohort),
+            b"".join(map(number, self.cohort)),
             " ".join(sorted(self.uses)).encode(),
             self.keys,
             self.form,

@@ -146,7 +146,7 @@ def contributes(noted: Noted) -> dict[str, bool]:
     """Return of which uses a client added something."""
     assert noted.label is not None
     assert noted.content is not None
-    purpose, counts = noted.label.place.purpose, noted.content.signed_counts()
+    purpose, counts = noted.label.purpose, noted.content.signed_counts()
     if purpose == "query.counts":
         return {use: bool(counts[1 + at]) for at, use in enumerate(JUDGED)}
     if purpose == "query.labels":

@@ -8,7 +8,7 @@ import numpy as np
 
 from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.keys import PublicKeys, SecretKeys
-from retexo_fl.masking.label import Label, Place
+from retexo_fl.masking.label import Label
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
@@ -30,7 +30,10 @@ class MaskedClients:
         return Label(
             job="job",
             config=b"c" * 32,
-            place=Place(attempt=1, purpose="train", stage=0, round=round_number),
+            attempt=1,
+            purpose="train",
+            stage=0,
+            round=round_number,
             agreement=b"a" * 32,
             cohort=tuple(self.publics.by_client),
             uses=frozenset({"train", "test"}),

@@ -86,7 +86,6 @@ def test_other_numbers_under_one_label_are_refused() -> None:
 def test_a_label_binds_every_word_of_it() -> None:
     clients = MaskedClients(4)
     label = clients.label()
-    place = label.place
     others = [
         replace(label, keys=b"other"),
         replace(label, form=b"other"),
@@ -96,10 +95,10 @@ def test_a_label_binds_every_word_of_it() -> None:
         replace(label, agreement=b"other"),
         replace(label, cohort=(0, 1, 2)),
         replace(label, uses=frozenset({"train"})),
-        replace(label, place=replace(place, attempt=7)),
-        replace(label, place=replace(place, stage=7)),
-        replace(label, place=replace(place, round=7)),
-        replace(label, place=replace(place, purpose="evaluate")),
+        replace(label, attempt=7),
+        replace(label, stage=7),
+        replace(label, round=7),
+        replace(label, purpose="evaluate"),
         # Where one word ends and the next begins is bound, too.
         replace(label, form=label.form + label.weights[:1], weights=label.weights[1:]),
     ]

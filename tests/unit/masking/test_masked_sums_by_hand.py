@@ -43,8 +43,7 @@ def label_digest(label: Label, client_keys: Sequence[bytes]) -> bytes:
     keys = hashlib.sha256(b"retexo masking keys 1")
     for client, key in enumerate(client_keys):
         keys.update(eight(client) + key)
-    place = label.place
-    name = f"{place.purpose} {place.attempt}/{place.stage}/{place.round}"
+    name = f"{label.purpose} {label.attempt}/{label.stage}/{label.round}"
     said = hashlib.sha256(b"retexo masked sum 3")
     for piece in (
         label.job.encode(),
