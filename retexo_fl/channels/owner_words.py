@@ -284,7 +284,8 @@ def _read(value: Any, kind: int | type, where: str) -> Any:
         if not isinstance(value, list) or any(use not in USES for use in value):
             raise AgreementError(f"{where}: expected some of {', '.join(USES)}")
         return frozenset(value)
-    if type(value) is not kind or value == [] or (kind is int and not 0 <= value <= _MOST):
+    is_kind = type(value) is kind
+    if not is_kind or value == [] or (kind is int and not 0 <= value <= _MOST):
         raise AgreementError(f"{where}: expected {_EXPECTED[kind]}")
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,8 +104,7 @@ def _streams(pairs: int, size: int) -> None:
 
 
 def _add(total: Sums, hidden: Sums, packed: np.ndarray, values: int) -> None:
-    ring = total.form.ring
-    total.add(Sums(form=total.form, narrow=ring.unpack(packed, values), wide=hidden.wide))
+    total.add(replace(hidden, narrow=total.form.ring.unpack(packed, values)))
 
 
 def _secagg_plus(neighbours: int, values: int, *, samples: int) -> list[float]:

@@ -38,14 +38,13 @@ _TRAIN = TrainRequest(
     steps=MaskedUpdates().first_steps(9, most_train=3, terms=len(_CLIENTS)),
 )
 _UPDATE = TrainAnswer(
-    update_sum=np.arange(9, dtype=np.int32),
+    update_sum=np.arange(11),
     examples=3,
     loss_sum=0.5,
     validation_examples=1,
     validation_loss_sum=0.25,
     validation_correct=1,
 )
-_BESIDE = np.arange(2)
 _USES = frozenset({"train", "validation"})
 
 
@@ -95,7 +94,7 @@ def _masks(client: int, store: MemoryStore) -> ClientMasks:
 
 
 def _hidden(masks: ClientMasks, request: TrainRequest, answer: TrainAnswer) -> MaskedAnswer:
-    return masks.hide(request, answer, request.weights, _LENGTHS, _BESIDE)
+    return masks.hide(request, answer, request.weights, _LENGTHS)
 
 
 def _reply(content: RecordDict) -> Message:

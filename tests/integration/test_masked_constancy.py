@@ -51,7 +51,7 @@ from retexo_fl.training.stage_model import ModelShape, num_weights
 from tests.integration.test_shared_recipe import Asked
 from tests.support.adversary import Adversary
 from tests.support.loopback import make_members
-from tests.support.owners import agreed, signers
+from tests.support.owners import agreed, signer_of
 
 CLIENTS = 3
 SPLITS = ("random:0.4/0.3/0.3", "random:0.2/0.2/0.6")
@@ -356,7 +356,8 @@ def _shares(folder: Path, seed: int) -> list[Asked]:
     identities, roster = make_members(folder, CLIENTS)
     agreement = agreed(roster, identities)
     found = []
-    for client, signer in enumerate(signers(identities, roster, agreement)):
+    for client, identity in enumerate(identities):
+        signer = signer_of(identity, roster, agreement)
         table = _table(folder / f"{client}.csv", client, seed)
         masked = MaskedShare(table, signer, least_clients=3, least_nodes=LEAST_NODES)
         found.append(Asked(SummaryShare(table, folder / f"{client}.toml", masked)))
