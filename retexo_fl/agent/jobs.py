@@ -24,6 +24,7 @@ from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.promises import check_promise
 from retexo_fl.agent.question_log import QuestionLog
+from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
@@ -35,7 +36,6 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.log_lines import line
-from retexo_fl.client.masks import KeySigner
 from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
@@ -92,7 +92,7 @@ class AgentJobs:
         limits: Limits,
         questions: QuestionLog,
         carrier: CarrierPath | None = None,
-        signer: KeySigner | None = None,
+        signer: RosterSigner | None = None,
     ) -> None:
         self._partition = partition
         self._depot = depot

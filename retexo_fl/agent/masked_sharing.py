@@ -145,28 +145,29 @@ def signer_if_possible(settings: AgentSettings, asked: str) -> tuple[RosterSigne
                 "client's agent.toml)"
             )
         return None, "secure-aggregation none: the server reads the summary"
-    signer, reason = _signer(settings)
-    if signer is not None:
-        return signer, MASKED
-    if asked == "masked" or required:
-        raise ConfigurationError(f"secure-aggregation: masked, but {reason}")
-    return None, f"secure-aggregation none: the server reads the summary ({reason})"
+    try:
+        return _signer(settings), MASKED
+    except AgreementError as error:
+        if asked == "masked" or required:
+            raise ConfigurationError(f"secure-aggregation: masked, but {error}") from error
+        return None, f"secure-aggregation none: the server reads the summary ({error})"
 
 
-def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
-    """Return what signs, or why nothing can."""
+def _signer(settings: AgentSettings) -> RosterSigner | None:
+    """Return what signs.
+
+    Raises:
+        AgreementError: Why nothing can.
+    """
     roster = settings.roster
     if not roster or not Path(roster).exists():
-        return None, "there is no roster file; expected roster in this client's agent.toml"
+        raise AgreementError("there is no roster file; expected roster in this client's agent.toml")
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
-    try:
-        members = OwnersFile(settings, identity).agreement().cohort_of(identity.client).members
-    except AgreementError as error:
-        return None, str(error)
+    members = OwnersFile(settings, identity).agreement().cohort_of(identity.client).members
     if len(members) < settings.least_clients:
-        return None, (
+        raise AgreementError(
             f"its cohort has {counted(len(members), 'client')}; expected {settings.least_clients} "
             "at least (least-clients)"
         )
     # It counts as a start of this client, so not before all else is well.
-    return Introductions(settings, identity).signer(), ""
+    return Introductions(settings, identity).signer()

@@ -31,12 +31,16 @@ _SCHEME: Final = ec.ECDSA(hashes.SHA256())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterSigner:
-    """Implements :class:`.KeySigner` with ECDSA on P-256, r and s of 32 bytes each.
+    """Signs a client's masking keys, with ECDSA on P-256; knows the others, and what owners agreed.
 
     Attributes:
         identity: This client's.
         roster: Returns the roster of the owner's file.
-        agreement: See :class:`.KeySigner`; likewise ``brings`` and ``counters``.
+        agreement: Returns which sums this client's owner agreed to. It raises AgreementError where
+            the owners agreed on none that the client may answer by.
+        brings: Returns the uses that this client's owner promised data of: to others it adds zeros.
+            It raises as ``agreement`` does.
+        counters: Returns which process this is, and how many questions the client has answered.
         others: Remembers the counters of others, by client with the digests of their certificates,
             for a client.
     """
@@ -49,7 +53,7 @@ class RosterSigner:
     others: Callable[[Mapping[int, tuple[bytes, Counters]], int], None]
 
     def sign(self, job: str, attempt: int, public: bytes) -> bytes:
-        """See :class:`.KeySigner`."""
+        """Return which process this is, and its signature of that and a masking key: 88 bytes."""
         counters = self.counters()
         text = signed_text(job, attempt, self.identity.client, public, counters)
         return counters.content + signature_of(self.identity, text)
@@ -57,7 +61,21 @@ class RosterSigner:
     def check(
         self, job: str, attempt: int, publics: Mapping[int, bytes], signed: bytes
     ) -> dict[int, int]:
-        """See :class:`.KeySigner`."""
+        """Return, by client, how often it was started, as is signed with its key.
+
+        The highest counters are remembered, on the disk when this returns.
+
+        Args:
+            job: Name of the job.
+            attempt: Of the job.
+            publics: By client, its masking key.
+            signed: What :meth:`sign` has returned at each, in this order.
+
+        Raises:
+            SecureAggregationRefused: A signature is none or missing, the roster does not have the
+                client, or it has told of higher counters before: its disk was put back.
+            CheckpointError: Counters could not be read or written.
+        """
         if len(signed) != SIGNED_BYTES * len(publics):
             raise SecureAggregationRefused(
                 "masking keys are not signed; expected a signature of each client"

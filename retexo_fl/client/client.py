@@ -17,6 +17,7 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.channels import Channel
+from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.answers import (
     KEYLESS,
     LACKING_EVALUATE,
@@ -64,7 +65,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.masked_answers import sum_lengths
-from retexo_fl.client.masks import ClientMasks, KeySigner
+from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.prediction_files import (
@@ -385,7 +386,7 @@ class GraphClient(Answering):
         """Return (3 C,) counts: see :class:`.LabelsAnswer`."""
         return class_counts(self._labels_by_use(), self._partition.num_classes)
 
-    def sign_masks(self, signer: KeySigner | None, *, least_clients: int) -> None:
+    def sign_masks(self, signer: RosterSigner | None, *, least_clients: int) -> None:
         """Sign the masking key, and believe no other client's that its owner has not signed.
 
         Args:
@@ -557,7 +558,7 @@ class GraphClient(Answering):
         """Return the 32 bytes that name rows which no weights have made: the features.
 
         Raises:
-            AgreementError: As :meth:`.KeySigner.agreement`.
+            AgreementError: As :meth:`.RosterSigner.agreement`.
         """
         return chain_digest(self._begin(), None)
 

@@ -11,10 +11,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import KeysAnswer, KeysRequest, MaskedAnswer, Request, Ticket
 from retexo_fl.client.masked_answers import (
     SumLengths,
@@ -27,7 +28,7 @@ from retexo_fl.client.masked_answers import (
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
-from retexo_fl.masking.agreement import LEAST, Agreement
+from retexo_fl.masking.agreement import LEAST
 from retexo_fl.masking.holder import Maskable, MaskHolder
 from retexo_fl.masking.keys import KEY_BYTES, PublicKeys, SecretKeys
 from retexo_fl.masking.label import Label, rows_of
@@ -38,50 +39,6 @@ from retexo_fl.units import clients_named, counted
 
 #: Name in the store.
 _NOTE: Final = "masking"
-
-
-class KeySigner(Protocol):
-    """Signs with the key of a client's certificate; knows the others, and what owners agreed."""
-
-    def agreement(self) -> Agreement:
-        """Return which sums this client's owner agreed to.
-
-        Raises:
-            AgreementError: The owners agreed on none that this client may answer by.
-        """
-        ...
-
-    def brings(self) -> frozenset[str]:
-        """Return the uses that this client's owner promised data of: to others it adds zeros.
-
-        Raises:
-            AgreementError: As :meth:`agreement`.
-        """
-        ...
-
-    def sign(self, job: str, attempt: int, public: bytes) -> bytes:
-        """Return which process this is, and its signature of that and a masking key: 88 bytes."""
-        ...
-
-    def check(
-        self, job: str, attempt: int, publics: Mapping[int, bytes], signed: bytes
-    ) -> dict[int, int]:
-        """Return, by client, how often it was started, as is signed with its key.
-
-        The highest counters are remembered, on the disk when this returns.
-
-        Args:
-            job: Name of the job.
-            attempt: Of the job.
-            publics: By client, its masking key.
-            signed: What :meth:`sign` has returned at each, in this order.
-
-        Raises:
-            SecureAggregationRefused: A signature is none or missing, the roster does not have the
-                client, or it has told of higher counters before: its disk was put back.
-            CheckpointError: Counters could not be read or written.
-        """
-        ...
 
 
 class ClientMasks:
@@ -108,11 +65,11 @@ class ClientMasks:
         self._clients = clients
         self._config = config
         self.least_clients = LEAST
-        self.signer: KeySigner | None = None
+        self.signer: RosterSigner | None = None
         #: What labels of an attempt have in common, and what hides numbers under them.
         self._attempt: tuple[Label, MaskHolder] | None = None
 
-    def sign_by(self, signer: KeySigner | None, *, least_clients: int) -> None:
+    def sign_by(self, signer: RosterSigner | None, *, least_clients: int) -> None:
         """Answer others that belong to owners, too; keys are in memory alone from now on.
 
         Args:
@@ -148,7 +105,7 @@ class ClientMasks:
                 is not signed by its owner, of an earlier process than was seen, or another without
                 being of a later process.
             AgreementError: The owners' agreement does not have the client.
-            CheckpointError: As :meth:`KeySigner.check`.
+            CheckpointError: As :meth:`.RosterSigner.check`.
         """
         self._check_cohort(request)
         publics = self._keys_in(request)
@@ -194,7 +151,7 @@ class ClientMasks:
         Raises:
             MaskingKeysLost: It has no keys of the attempt.
             SecureAggregationRefused: Owners agreed on something else since, with other parts.
-            AgreementError: As :meth:`KeySigner.agreement`.
+            AgreementError: As :meth:`.RosterSigner.agreement`.
         """
         common, _ = self._known(ticket)
         if self.signer is None:
@@ -210,7 +167,7 @@ class ClientMasks:
         """Return what the owners agreed on, which all clients tell; None in a simulation.
 
         Raises:
-            AgreementError: As :meth:`KeySigner.agreement`.
+            AgreementError: As :meth:`.RosterSigner.agreement`.
         """
         return None if self.signer is None else self.signer.agreement().content
 
@@ -221,7 +178,7 @@ class ClientMasks:
             has: Those that it has nodes of: without an agreement it tells these.
 
         Raises:
-            AgreementError: As :meth:`KeySigner.agreement`.
+            AgreementError: As :meth:`.RosterSigner.agreement`.
         """
         return frozenset(has) if self.signer is None else self.signer.brings()
 
@@ -229,7 +186,7 @@ class ClientMasks:
         """Return what the names of the job's rows begin with (:func:`.rows_of`).
 
         Raises:
-            AgreementError: As :meth:`KeySigner.agreement`.
+            AgreementError: As :meth:`.RosterSigner.agreement`.
         """
         return rows_of(self._config, b"" if self.signer is None else self.signer.agreement().digest)
 
@@ -336,7 +293,7 @@ class ClientMasks:
             purpose=f"{purpose_of(request)}{what}{' again' if again else ''}",
             stage=request.ticket.stage,
             round=request.ticket.round,
-            form=form or hashlib.sha256(numbers.form.words).digest(),
+            form=form or hashlib.sha256(numbers.words).digest(),
             weights=weights,
         )
         return holder.hide(label, numbers)

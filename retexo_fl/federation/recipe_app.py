@@ -42,11 +42,11 @@ from retexo_fl.graph.recipes import (
     TableColumns,
     TableSummary,
     fit_recipe,
-    form_of_sums,
     merge_columns,
     merge_summaries,
     parse_summary,
     read_recipe,
+    sum_of_nothing,
     summary_of_sums,
 )
 from retexo_fl.ledger import TrafficLedger
@@ -177,11 +177,11 @@ def _masked_summary(
     messenger.run(hand_out_keys(ticket, answers, agreed_by(answers)))
     content = np.frombuffer(columns.to_json().encode(), np.uint8)
     request = ColumnSumsRequest(ticket=ticket, columns=content)
-    total = form_of_sums(columns).zeros()
+    total = sum_of_nothing(columns)
     asking = Ask.of(answers, request, stage=-1, purpose="sums")
     for client, answer in messenger.answers(asking):
         with named(client):
-            total.add(LongNumber.of(answer.numbers.tobytes(), total.form))
+            total.add(LongNumber.of(answer.numbers.tobytes(), total.size))
     return summary_of_sums(total, columns)
 
 

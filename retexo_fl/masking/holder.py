@@ -71,7 +71,7 @@ class MaskHolder:
         # Under a key of this label alone, and told nobody: so two contents have one tag by luck.
         tag = Poly1305(derived(self._secrets.own, b"note", label.digest))
         numbers.tell(tag.update)
-        content = bound(b"retexo masked answer 1", label.digest, numbers.form.words, tag.finalize())
+        content = bound(b"retexo masked answer 1", label.digest, numbers.words, tag.finalize())
         last = self._answered.get(label.purpose)
         if last is None or label.order > last[0]:
             self._answered[label.purpose] = label.order, content

@@ -117,6 +117,11 @@ class Sums:
         for ring, numbers in self._parts():
             ring.cut(numbers)
 
+    @property
+    def words(self) -> bytes:
+        """Its form as bytes, for labels."""
+        return self.form.words
+
     def signed(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the narrow and the wide ones as int64."""
         return self.form.ring.signed(self.narrow), WIDE.signed(self.wide)

@@ -22,7 +22,7 @@ from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.key_renewal import count_cohorts, tell_keys
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.masking.agreement import LEAST, Agreement, Cohort
+from retexo_fl.masking.agreement import LEAST, Agreement
 from retexo_fl.masking.label import rows_of
 from retexo_fl.training.cohorts import simulated_agreement
 from retexo_fl.units import clients_named, counted
@@ -61,8 +61,8 @@ def cohort_count(config: RunConfig) -> Callable[[Mapping[int, HelloAnswer]], int
         return None
 
     def count(hellos: Mapping[int, HelloAnswer]) -> int:
-        whole = _whole(_agreement(hellos, config), hellos)
-        return sum(len(cohort.members) for cohort in whole)
+        cohorts = (cohort.members for cohort in _agreement(hellos, config).cohorts)
+        return sum(len(members) for members in cohorts if hellos.keys() >= {*members})
 
     return count
 
@@ -72,11 +72,6 @@ def _agreement(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> Agreemen
         return agreed_by(hellos)
     brings = {client: dict.fromkeys(hello.brings.split(), 1) for client, hello in hellos.items()}
     return simulated_agreement(config, brings)
-
-
-def _whole(agreement: Agreement, there: Collection[int]) -> tuple[Cohort, ...]:
-    """Return the cohorts of which nobody is missing."""
-    return tuple(cohort for cohort in agreement.cohorts if {*cohort.members}.issubset(there))
 
 
 def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
@@ -148,7 +143,7 @@ def hand_out_keys(
                 "other clients"
             )
         publics[client] = hello.mask_key
-    cohorts = _whole(agreement, publics)
+    cohorts = tuple(c for c in agreement.cohorts if publics.keys() >= {*c.members})
     if not cohorts:
         raise RoundIncomplete("of each cohort a client is missing; expected all of one at least")
     masking = MaskedSums(cohorts=cohorts)

@@ -2,9 +2,9 @@
 
 from retexo_fl.graph.recipes.column_sums import (
     TableColumns,
-    form_of_sums,
     merge_columns,
     number_of,
+    sum_of_nothing,
     summary_of_sums,
 )
 from retexo_fl.graph.recipes.fitting import FitOptions, fit_recipe
@@ -28,7 +28,6 @@ __all__ = [
     "TableColumns",
     "TableSummary",
     "fit_recipe",
-    "form_of_sums",
     "merge_columns",
     "merge_summaries",
     "number_of",
@@ -36,5 +35,6 @@ __all__ = [
     "parse_summary",
     "read_recipe",
     "read_summary",
+    "sum_of_nothing",
     "summary_of_sums",
 ]

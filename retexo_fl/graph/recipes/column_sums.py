@@ -37,7 +37,7 @@ from retexo_fl.graph.recipes.summary import (
     check_cells,
     merged,
 )
-from retexo_fl.masking.long_number import LongForm, LongNumber
+from retexo_fl.masking.long_number import LongNumber
 
 #: Raised when the meaning of columns, or of their sums, changes.
 _VERSION: Final = 1
@@ -180,7 +180,7 @@ def number_of(summary: TableSummary, own: TableColumns, asked: TableColumns) -> 
         pieces.append((left % (1 << 8 * size)).to_bytes(size, "little"))
         borrowed = int(left < 0)
     content = b"".join(pieces)
-    return LongNumber.of(content, LongForm(size=len(content)))
+    return LongNumber.of(content, len(content))
 
 
 def summary_of_sums(total: LongNumber, columns: TableColumns) -> TableSummary:
@@ -217,8 +217,8 @@ def summary_of_sums(total: LongNumber, columns: TableColumns) -> TableSummary:
     )
 
 
-def form_of_sums(columns: TableColumns) -> LongForm:
-    """Return how wide the number of such columns is."""
+def sum_of_nothing(columns: TableColumns) -> LongNumber:
+    """Return a number as wide as those of such columns, to which they are added."""
     nothing = TableSummary(
         source="",
         key_column="",
@@ -227,7 +227,7 @@ def form_of_sums(columns: TableColumns) -> LongForm:
         columns=dict.fromkeys(columns.columns, ColumnSummary()),
         rows=0,
     )
-    return LongForm(size=sum(size for size, _ in _numbers(nothing, columns, columns)))
+    return LongNumber(size=sum(size for size, _ in _numbers(nothing, columns, columns)))
 
 
 # ---- what is told before ---------------------------------------------------------------------

@@ -20,10 +20,10 @@ from retexo_fl.graph.recipes import (
     TableColumns,
     TableSummary,
     fit_recipe,
-    form_of_sums,
     merge_columns,
     merge_summaries,
     number_of,
+    sum_of_nothing,
     summary_of_sums,
 )
 from retexo_fl.graph.recipes.column_sums import ColumnKind
@@ -68,7 +68,7 @@ def told(tables: Sequence[TableSummary]) -> TableColumns:
 
 def added(tables: Sequence[TableSummary], columns: TableColumns | None = None) -> LongNumber:
     asked = told(tables) if columns is None else columns
-    total = form_of_sums(asked).zeros()
+    total = sum_of_nothing(asked)
     for one in tables:
         total.add(number_of(one, TableColumns.of(one, LEAST), asked))
     return total
@@ -305,14 +305,14 @@ def test_sums_of_less_than_nothing_are_refused() -> None:
     ):
         tables = [table(columns, rows=2)]
         total = added(tables)
-        value = (total.value + change) % (1 << 8 * total.form.size)
+        value = (total.value + change) % (1 << 8 * total.size)
         with pytest.raises(RemoteProtocolError, match="got -1; expected a whole number from 0"):
-            summary_of_sums(LongNumber(form=total.form, value=value), told(tables))
+            summary_of_sums(LongNumber(size=total.size, value=value), told(tables))
 
 
 def test_sums_that_no_tables_have_are_refused() -> None:
     columns, total = told(TABLES), added(TABLES)
-    bits = 8 * total.form.size
+    bits = 8 * total.size
     drawn = random.Random(0)
     for value in (
         *(drawn.getrandbits(bits) for _ in range(20)),
@@ -324,4 +324,4 @@ def test_sums_that_no_tables_have_are_refused() -> None:
         with pytest.raises(
             RemoteProtocolError, match="^sums over all clients: .* of its own choice"
         ):
-            summary_of_sums(LongNumber(form=total.form, value=value % (1 << bits)), columns)
+            summary_of_sums(LongNumber(size=total.size, value=value % (1 << bits)), columns)
