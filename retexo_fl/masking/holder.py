@@ -5,7 +5,6 @@ Of each place in a training one content is masked: a second one would tell more 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
@@ -58,11 +57,11 @@ class MaskHolder:
         assert label.cohort == tuple(self._publics.by_client)
         assert label.keys == self._publics.digest
         self._note(label, numbers)
-        seeds = self._seeds(label)
         masked = numbers.copy()
+        members = label.cohort
         masked.add_masks(
-            [seed for other, seed in seeds.items() if self._client < other],
-            [seed for other, seed in seeds.items() if self._client > other],
+            [self._seed(label, other) for other in members if self._client < other],
+            [self._seed(label, other) for other in members if self._client > other],
         )
         return masked
 
@@ -81,10 +80,7 @@ class MaskHolder:
                 "or numbers; a second answer would tell the server more than a sum"
             )
 
-    def _seeds(self, label: Label) -> Mapping[int, bytes]:
-        """Return, by other member, what the mask between the two follows from."""
-        return {
-            other: derived(self._secrets.shared(public), b"mask", label.digest)[:_SEED_BYTES]
-            for other, public in self._publics.by_client.items()
-            if other != self._client
-        }
+    def _seed(self, label: Label, other: int) -> bytes:
+        """Return what the mask with another member follows from."""
+        secret = self._secrets.shared(self._publics.by_client[other])
+        return derived(secret, b"mask", label.digest)[:_SEED_BYTES]

@@ -5,7 +5,6 @@ Its bits hold many numbers side by side, and carries cross 64 bits, so it is no 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Self
@@ -69,5 +68,5 @@ class LongNumber:
 
     def _mask(self, seed: bytes) -> int:
         """Return the number that a seed stands for; a seed is used for one form only."""
-        key = hashlib.sha256(b"retexo long mask 1" + seed).digest()
-        return int.from_bytes(key_stream(key, self.size), "little")
+        stream = key_stream(b"retexo long mask 1", seed)
+        return int.from_bytes(stream.update(bytes(self.size)), "little")

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
 from retexo_fl.masking.ring import Numbers, Ring
 
 #: Of a stream that are made at a time: they, and the numbers they are added to, stay in the cache.
 _PIECE_BYTES: Final = 2**17
 _ZEROS: Final = memoryview(bytes(_PIECE_BYTES))
+_MASK: Final = b"retexo mask 1"
 #: ChaCha20 writes whole words of an unaligned tail; room behind the last.
 _ROOM: Final = 64
 #: Sums of losses need no more, however many clients add theirs.
@@ -100,8 +101,8 @@ class Sums:
         Piece by piece, so that what is added to is read and written once for all of them.
         """
         streams: list[tuple[np.ufunc, Callable[..., object]]]
-        streams = [(np.add, _stream(seed)) for seed in added]
-        streams += [(np.subtract, _stream(seed)) for seed in subtracted]
+        streams = [(np.add, key_stream(_MASK, seed).update_into) for seed in added]
+        streams += [(np.subtract, key_stream(_MASK, seed).update_into) for seed in subtracted]
         self._add_long(sum(_long_mask(write, self.form.long, change) for change, write in streams))
         for pieces in self._pieces():
             size = sum(piece.nbytes for piece in pieces)
@@ -196,16 +197,10 @@ def _long_mask(
     return number if change is np.add else -number
 
 
-def key_stream(key: bytes, size: int) -> bytes:
-    """Return so many bytes that follow from 32."""
-    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
-    return cipher.encryptor().update(bytes(size))
-
-
-def _stream(seed: bytes) -> Callable[[memoryview, bytearray], object]:
-    """Return what writes the next bytes of a seed's mask over as many zeros.
+def key_stream(what: bytes, seed: bytes) -> CipherContext:
+    """Return what makes the next bytes of a seed's mask of as many zeros.
 
     A seed is used for one form only.
     """
-    key = hashlib.sha256(b"retexo mask 1" + seed).digest()
-    return Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update_into
+    key = hashlib.sha256(what + seed).digest()
+    return Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
