@@ -103,7 +103,7 @@ class ClientMasks:
         Raises:
             SecureAggregationRefused: The cohort is not the one that the owner agreed to, or a key
                 is not signed by its owner, of an earlier process than was seen, or another without
-                being of a later process.
+                being of a later process; or the keys are those that others have replaced.
             AgreementError: The owners' agreement does not have the client.
             CheckpointError: As :meth:`.RosterSigner.check`.
         """
@@ -139,7 +139,14 @@ class ClientMasks:
                     f"the server names another masking key of client {client} than before in this "
                     "attempt; expected one of a later start of that client"
                 )
-        self._put(known | facts | {"members": members})
+        named, now = known.get("named", []), publics.digest.hex()
+        if now in named[:-1]:
+            # What was answered under them is known no longer: a second content would be, too.
+            raise SecureAggregationRefused(
+                "the server names masking keys that were replaced in this attempt; expected others"
+            )
+        named = [*(digest for digest in named if digest != now), now]
+        self._put(known | facts | {"members": members, "named": named})
         if self._attempt is not None and self._attempt[0].keys != publics.digest:
             # Under these keys nothing was answered yet.
             self._attempt = None

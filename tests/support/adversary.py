@@ -11,6 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from retexo_fl.channels import MemoryChannel
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.key_signing import signature_of
 from retexo_fl.client.api import (
     ClientApi,
     CollectRequest,
@@ -35,6 +37,7 @@ from retexo_fl.errors import MaskingKeysLost
 from retexo_fl.federation.rounds.masked_sums import numbers_in
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import Agreement
+from retexo_fl.masking.keys import Counters, signed_text
 from retexo_fl.masking.label import rows_of
 from retexo_fl.masking.streams import Sums
 from retexo_fl.training.stage_model import ModelShape, num_weights
@@ -189,12 +192,24 @@ class Adversary:
         for client in self.clients:
             client.ask(CollectRequest(ticket=ticket, wait_s=self.arrival_s, close=True))
 
+    def key_of(self, client: int) -> bytes:
+        """Return the key of an attempt that a client has told last."""
+        return self._signed[client].key
+
     def greet(self, attempt: int, among: Iterable[int] | None = None) -> None:
         """Ask all, or some, for their keys."""
         request = HelloRequest(ticket=self.ticket(attempt))
         for client in self.everyone if among is None else among:
             hello = self.clients[client].ask(request)
             self._signed[client] = Signed(hello.mask_key or b"", hello.mask_signature or b"")
+
+    def have_signed(
+        self, identity: Identity, attempt: int, public: bytes, counters: Counters
+    ) -> None:
+        """Have a client that works with the server sign a key, whosever and whenever it was."""
+        client = identity.client
+        text = signed_text(self.job, attempt, client, public, counters)
+        self._signed[client] = Signed(public, counters.content + signature_of(identity, text))
 
     def hand_out(
         self,
