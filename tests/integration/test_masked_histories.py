@@ -248,7 +248,7 @@ class History:
         self._newest = dict.fromkeys(range(clients), 0)
         self._versions = dict(self._newest)
         self._federation: Federation | None = None
-        self._terms = {"tolerated": tolerated, "cohort_size": size}
+        self._size = size
         signed = self._signed(self._versions, [])
         assert signed is not None
         self._adopt(self._versions, signed)
@@ -423,7 +423,11 @@ class History:
         members = [self._member(client, version) for client, version in versions.items()]
         try:
             proposed = Federation(
-                roster=Roster.of(members), date=TODAY, past=tuple(past), **self._terms
+                roster=Roster.of(members),
+                date=TODAY,
+                past=tuple(past),
+                tolerated=len(self._colluders),
+                cohort_size=self._size,
             )
             federation = proposed.with_signatures(
                 self._signature(client, version, proposed) for client, version in versions.items()
