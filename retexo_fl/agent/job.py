@@ -171,6 +171,8 @@ class AgentJob:
         )
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
+        #: What went to and came from peers in it, by purpose, place, peer and way.
+        self._round_entered: set[tuple[str, int, int, str]] = set()
         self._round_keys: list[set[BlockKey]] = []
         self._round_exchanges: list[set[ExchangeId]] = []
         self._written_at = 0.0
@@ -348,9 +350,15 @@ class AgentJob:
             self._depot.drop_blocks(self.name, over)
             self._gate.forget(over)
             self._round_message, self._round_keys, self._round_exchanges = message, [], []
+            self._round_entered.clear()
         ticket = request.ticket
 
         def watch(purpose: str, peer: int, traffic: Traffic, way: str) -> None:
+            entry = (purpose, runner.number, peer, way)
+            if entry in self._round_entered:
+                # Asked again, under new keys.
+                return
+            self._round_entered.add(entry)
             self.book.enter(ticket.attempt, ticket.stage, peer, traffic, purpose=purpose, way=way)
 
         runner = RoundRunner(

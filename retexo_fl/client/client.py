@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -424,7 +424,9 @@ class GraphClient(Answering):
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
         again = self._is_again(request)
-        hidden: Any = self._masks.hide(request, answer, weights, lengths, cut=cut, again=again)
+        hidden: Any = KEYLESS
+        with suppress(MaskingKeysLost):
+            hidden = self._masks.hide(request, answer, weights, lengths, cut=cut, again=again)
         return cast("AnswerT", hidden)
 
     def _is_again(self, request: Request[Any]) -> bool:
@@ -882,10 +884,18 @@ class GraphClient(Answering):
         if ticket.attempt > seen:
             self._store.set_attempt(ticket.attempt)
 
-    def _admit_to_sum(self, ticket: Ticket) -> None:
-        """Admit a question that is answered by sums; leave out uses that these must not be of."""
+    def _admit_to_sum(self, ticket: Ticket, *, without_keys: bool = False) -> None:
+        """Admit a question that is answered by sums; leave out uses that these must not be of.
+
+        Args:
+            ticket: Of the question.
+            without_keys: As for :meth:`.ClientMasks.uses`.
+        """
         self._admit(ticket)
-        if self._masks is None or (uses := self._masks.uses(ticket)) == self._uses:
+        if self._masks is None:
+            return
+        uses = self._masks.uses(ticket, without_keys=without_keys)
+        if uses == self._uses:
             return
         self._uses = uses
         self._nodes = node_sets(self._partition).only(uses)

@@ -131,7 +131,9 @@ class EndToEndClient(GraphClient):
         return known
 
     def _admitted(self, request: TrainRequest | EvaluateRequest) -> WholeTrainer:
-        self._admit_to_sum(request.ticket)
+        # Peers wait for the rows of a client that has no keys, too: it says so when all are sent.
+        in_rounds = self._config.traits.exchanges_in_rounds
+        self._admit_to_sum(request.ticket, without_keys=in_rounds)
         self._follow_labels(request)
         if self._whole is None:
             self._whole = self._make_trainer(request.ticket.weights_digest)

@@ -37,8 +37,9 @@ from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form
 from retexo_fl.units import clients_named, counted
 
-#: Name in the store.
+#: Names in the store: what no disk of a client that signs has, and what all may know.
 _NOTE: Final = "masking"
+_USES_NOTE: Final = "uses"
 
 
 class ClientMasks:
@@ -61,7 +62,7 @@ class ClientMasks:
     ) -> None:
         self._job = job
         self._client = client
-        self._store = store
+        self._lasting = self._store = store
         self._clients = clients
         self._config = config
         self.least_clients = LEAST
@@ -84,7 +85,7 @@ class ClientMasks:
 
         That is its counters and a signature of 64 bytes.
         """
-        known = self._noted(attempt)
+        known = _noted(self._store, _NOTE, attempt)
         if known is None:
             drawn = SecretKeys.draw()
             known = {"attempt": attempt, "private": drawn.private.hex(), "own": drawn.own.hex()}
@@ -109,7 +110,7 @@ class ClientMasks:
         """
         self._check_cohort(request)
         publics = self._keys_in(request)
-        known = self._noted(request.ticket.attempt)
+        known = _noted(self._store, _NOTE, request.ticket.attempt)
         if known is None:
             # It began anew after hello.
             return KeysAnswer(digest=b"")
@@ -147,28 +148,43 @@ class ClientMasks:
             )
         named = [*(digest for digest in named if digest != now), now]
         self._put(known | facts | {"members": members, "named": named})
+        if self._lasting is not self._store:
+            lasting = {"attempt": request.ticket.attempt, **facts}
+            self._lasting.put_note(_USES_NOTE, json.dumps(lasting).encode())
         if self._attempt is not None and self._attempt[0].keys != publics.digest:
             # Under these keys nothing was answered yet.
             self._attempt = None
         return KeysAnswer(digest=publics.digest)
 
-    def uses(self, ticket: Ticket) -> frozenset[str]:
+    def uses(self, ticket: Ticket, *, without_keys: bool = False) -> frozenset[str]:
         """Return what the client's sums may be of in an attempt: to others it adds zeros.
+
+        Args:
+            ticket: Names the attempt.
+            without_keys: Also where an earlier process had the keys: peers wait for what this one
+                computes, though it has no answer.
 
         Raises:
             MaskingKeysLost: It has no keys of the attempt.
             SecureAggregationRefused: Owners agreed on something else since, with other parts.
             AgreementError: As :meth:`.RosterSigner.agreement`.
         """
-        common, _ = self._known(ticket)
+        try:
+            common, _ = self._known(ticket)
+            agreement, uses = common.agreement, common.uses
+        except MaskingKeysLost:
+            noted = _noted(self._lasting, _USES_NOTE, ticket.attempt) if without_keys else None
+            if noted is None:
+                raise
+            agreement, uses = bytes.fromhex(noted["agreement"]), frozenset(noted["uses"].split())
         if self.signer is None:
-            return common.uses
-        if self.signer.agreement().digest != common.agreement:
+            return uses
+        if self.signer.agreement().digest != agreement:
             raise SecureAggregationRefused(
                 "the owners agreed on something else since this attempt began; resume the run with "
                 "`retexo run --resume`"
             )
-        return common.uses & self.signer.brings()
+        return uses & self.signer.brings()
 
     def agreed(self) -> bytes | None:
         """Return what the owners agreed on, which all clients tell; None in a simulation.
@@ -219,6 +235,7 @@ class ClientMasks:
             again: A second time, since clients lacked weights, and sent peers rows of others.
 
         Raises:
+            MaskingKeysLost: As :meth:`uses`.
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
         form = form_of(request, lengths)
@@ -349,7 +366,7 @@ class ClientMasks:
         """Return what labels of an attempt have in common, and what hides numbers under them."""
         attempt = ticket.attempt
         if self._attempt is None or self._attempt[0].attempt != attempt:
-            known = self._noted(attempt)
+            known = _noted(self._store, _NOTE, attempt)
             if known is None or "members" not in known:
                 raise MaskingKeysLost(
                     f"client {self._client}, attempt {attempt}: has no masking keys, as after a "
@@ -375,13 +392,14 @@ class ClientMasks:
             self._attempt = common, MaskHolder(self._client, _secret_keys(known), publics)
         return self._attempt
 
-    def _noted(self, attempt: int) -> dict[str, Any] | None:
-        content = self._store.note(_NOTE)
-        known: dict[str, Any] = {} if content is None else json.loads(content)
-        return known if known.get("attempt") == attempt else None
-
     def _put(self, known: Mapping[str, Any]) -> None:
         self._store.put_note(_NOTE, json.dumps(known).encode())
+
+
+def _noted(store: ClientStore, name: str, attempt: int) -> dict[str, Any] | None:
+    content = store.note(name)
+    known: dict[str, Any] = {} if content is None else json.loads(content)
+    return known if known.get("attempt") == attempt else None
 
 
 def _secret_keys(known: Mapping[str, Any]) -> SecretKeys:

@@ -291,6 +291,30 @@ def test_what_a_client_cannot_compute_is_told_of_nobody(
     assert "2" not in str(told.value)
 
 
+@pytest.mark.parametrize("way", ["standard", "bns"])
+def test_a_run_that_a_failure_amid_a_round_has_ended_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    keys = {**MASKED, **WAYS[way], "rounds": 3}
+    whole = train(tmp_path / "whole", **keys)
+    run, calls, steps = tmp_path / "run", count(1), EndToEndTrainer.update_steps
+
+    def breaks(self: EndToEndTrainer, *given: Any, **named: Any) -> Any:
+        # Of the second of four clients, in the second round.
+        return fails() if next(calls) == 6 else steps(self, *given, **named)
+
+    monkeypatch.setattr(EndToEndTrainer, "update_steps", breaks)
+    with pytest.raises(SecureAggregationRefused) as told:
+        train(run, **keys)
+    sentence = "an answer could not be computed; the log of its agent says why"
+    # In one process, all of a round are stepped for the first.
+    assert (str(told.value), told.value.exit_code) == (f"client 0: {sentence}", 1)
+    train(run, **keys, resume=run)
+    assert [event["attempt"] for event in events_of(run) if event["event"] == "start"] == [1, 2]
+    assert model_bytes(run) == model_bytes(whole)
+    assert result_of(run)["stages"] == result_of(whole)["stages"]
+
+
 def test_a_round_that_is_asked_twice_tells_what_it_moved_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

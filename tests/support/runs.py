@@ -19,7 +19,7 @@ from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
-from retexo_fl.ledger import Account, TrafficLedger, Volume
+from retexo_fl.ledger import OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
@@ -122,8 +122,8 @@ def ledger_of(run: Path) -> TrafficLedger:
 
 
 def crossed(run: Path) -> dict[Account, Volume]:
-    """Return what a ledger has of exchanges before stages."""
-    return {a: v for a, v in ledger_of(run).lines() if a.purpose == "exchange"}
+    """Return what a masked run's ledger has of bytes between clients."""
+    return {a: v for a, v in ledger_of(run).lines() if a.peer == OF_COHORT}
 
 
 def events_of(run: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from flwr.app import Message
 from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
+from retexo_fl.channels.federation import Federation
 from retexo_fl.client.api import (
     HelloRequest,
     KeysRequest,
@@ -34,16 +34,22 @@ from retexo_fl.client.api import (
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import SecureAggregationRefused, StaleAttempt
+from retexo_fl.federation.rounds import mask_keys
+from retexo_fl.ledger import TrafficLedger
 from retexo_fl.masking.agreement import Agreement
 from retexo_fl.run_log.events import RoundClosed
-from tests.support.agents import AgentProcess, agents, train_with
+from retexo_fl.units import clients_named
+from tests.support.agents import ROSTER, AgentProcess, agents, train_with
 from tests.support.commands import ROOT, program, run_command
+from tests.support.fickle_training import train_on_fickle_grid
 from tests.support.limits import PERMISSIVE
+from tests.support.masked_training import away_in
 from tests.support.runs import (
     configured,
     crossed,
     curves_of,
     events_of,
+    ledger_of,
     model_bytes,
     result_of,
     train,
@@ -61,6 +67,12 @@ LEAN: dict[str, Any] = {
     **{**KEYS, "layers": 2, "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
     **{"update_bits": 8, "weight_bits": 8},
 }
+#: Where clients wait for each other within a round.
+TOGETHER: dict[str, dict[str, Any]] = {
+    "standard": {**KEYS, "layers": 2, "algorithm": "standard"},
+    "bns": {**KEYS, "layers": 2, "algorithm": "bns", "boundary_rate": 0.5, "clients": 6},
+}
+TOGETHER["bns"] |= {"cohort_size": 3, "update_bits": 8, "weight_bits": 8}
 #: What an agent may be killed at, in order; of labels, rounds and the rest, only once each.
 STEPS = tuple(
     f"{message} {step}"
@@ -80,13 +92,17 @@ STEPS = tuple(
 )
 
 
-@pytest.mark.parametrize("keys", [KEYS, LEAN], ids=["rounds", "lean"])
+@pytest.mark.parametrize(
+    "keys", [KEYS, LEAN, *TOGETHER.values()], ids=["rounds", "lean", *TOGETHER]
+)
 def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
-    tmp_path: Path, keys: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
     steps = [step for step in STEPS if keys is LEAN or not step.startswith("basis ")]
     parts = make_parts(make_config(_kebab(keys)))
-    with agents(tmp_path / "agents", parts, start=False, settings=PERMISSIVE) as made:
+    terms = {"cohort_size": keys["cohort_size"]} if "cohort_size" in keys else {}
+    folder = tmp_path / "agents"
+    with agents(folder, parts, start=False, settings=PERMISSIVE, **terms) as made:
         made[1].program = [sys.executable, "-m", "tests.support.dying_agent"]
         made[1].extra = {"PYTHONPATH": str(ROOT)}
         left = made[1].folder / "steps"
@@ -98,6 +114,7 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
         # The last time the job was over.
         assert made[1].log.count(" restored job=") == len(steps) - 1
         assert not [path for agent in made for path in agent.state.glob("jobs/*/store")]
+    with_cohorts_of(folder, monkeypatch)
     whole = train(tmp_path / "whole", **keys)
     assert model_bytes(run) == model_bytes(whole)
     assert curves_of(run) == curves_of(whole)
@@ -105,10 +122,26 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     assert told["test_accuracy"] == expected["test_accuracy"]
     assert crossed(run) == crossed(whole) != {}
     assert told.get("warnings") == expected.get("warnings")
+    if keys is TOGETHER["standard"]:
+        # Nor have the others entered blocks twice that were needed again.
+        plain = ledger_of(train(tmp_path / "plain", **{**keys, "secure_aggregation": "none"}))
+        for agent in (made[0], made[2]):
+            (book,) = (agent.state / "traffic").glob("*.csv")
+            entered = TrafficLedger.from_csv(book.read_text().splitlines())
+            for wanted in ({"purpose": "train"}, {"purpose": "evaluate"}):
+                blocks = entered.sum(kind="boundary", direction="out", **wanted).messages
+                sent = plain.sum(kind="boundary", direction="out", client=agent.client, **wanted)
+                assert blocks == sent.messages > 0
     if keys is KEYS:
         # Twice its cohort answered the first of two rounds in vain.
         payload, plain = told["bytes"]["payload"], expected["bytes"]["payload"]
         assert payload["updates_up"] * 6 == plain["updates_up"] * (6 + 2 * 2)
+
+
+def with_cohorts_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have simulations add up the cohorts that the owners of agents agreed on."""
+    agreement = Federation.read(folder / ROSTER).agreement
+    monkeypatch.setattr(mask_keys, "simulated_agreement", lambda config, roles: agreement)
 
 
 def test_agents_sign_their_keys_and_nothing_is_sent_twice(tmp_path: Path) -> None:
@@ -122,33 +155,50 @@ def test_agents_sign_their_keys_and_nothing_is_sent_twice(tmp_path: Path) -> Non
     assert payload["masks"] == plain["masks"] + predicted["signatures"]
 
 
-def test_a_cohort_whose_agent_began_anew_is_missing_in_one_sum(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_cohorts_whose_agents_began_anew_are_missing_as_in_a_simulation_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys: dict[str, Any] = {
-        **{**KEYS, "clients": 6, "rounds": 6, "cohort_size": 3},
+        **{**KEYS, "clients": 6, "layers": 2, "rounds": 6, "cohort_size": 3},
         **{"min_clients": 3, "round_deadline_s": 60.0},
     }
     parts = make_parts(make_config(_kebab(keys)))
-    with agents(tmp_path / "agents", parts, settings=PERMISSIVE, cohort_size=3) as made:
+    folder = tmp_path / "agents"
+    with agents(folder, parts, settings=PERMISSIVE, cohort_size=3) as made:
+        cohorts = Federation.read(folder / ROSTER).agreement.cohorts
+        # By stage and round, who begins anew before it.
+        gone = {(0, 4): cohorts[0].members[1], (1, 3): cohorts[1].members[2]}
 
         def begin_anew(event: object) -> None:
-            if isinstance(event, RoundClosed) and event.round == 2:
-                made[4].kill()
-                made[4].start()
+            # A round is told of when the next one is over.
+            if isinstance(event, RoundClosed) and (place := (event.stage, event.round + 2)) in gone:
+                made[gone[place]].kill()
+                made[gone[place]].start()
 
         run = train_with(made, configured(tmp_path / "run", **keys), [begin_anew])
     said = [r.getMessage() for r in caplog.records if "has no masking keys" in r.getMessage()]
-    (line,) = said
-    assert line.startswith("train.layer, stage 0, round 4: client 4 began anew and has no masking")
-    cohort = [int(client) for client in re.findall(r"\d+", line[line.index("(") : line.index(")")])]
-    assert len(cohort) == 3
-    assert 4 in cohort
-    assert line.endswith("is missing in this sum")
+    assert said == [
+        f"train.layer, stage {stage}, round {number}: client {client} began anew and has no "
+        f"masking keys; its cohort ({clients_named(cohort.members)}) is missing in this sum"
+        for ((stage, number), client), cohort in zip(gone.items(), cohorts, strict=True)
+    ]
     rounds = [event for event in events_of(run) if event["event"] == "round"]
-    absent = {event["round"]: event.get("absent", []) for event in rounds}
-    assert absent == {number: cohort if number == 4 else [] for number in range(1, 7)}
-    assert result_of(run)["test_accuracy"] > 0
+    absent = {(e["stage"], e["round"]): e["absent"] for e in rounds if "absent" in e}
+    assert absent == {p: [*c.members] for p, c in zip(gone, cohorts, strict=True)}
+
+    with_cohorts_of(folder, monkeypatch)
+    alike = tmp_path / "alike"
+    train_on_fickle_grid(configured(alike, **keys), parts, away_in(gone))
+    assert model_bytes(run) == model_bytes(alike)
+    assert curves_of(run) == curves_of(alike)
+    told, expected = result_of(run), result_of(alike)
+    assert told["test_accuracy"] == expected["test_accuracy"] > 0
+    assert (told["stages"], told["absences"]) == (expected["stages"], expected["absences"])
+    moved = [
+        {a: v for a, v in ledger_of(of).lines() if a.kind not in {"masks", "control"}} | crossed(of)
+        for of in (run, alike)
+    ]
+    assert moved[0] == moved[1] != {}
 
 
 def test_an_agent_that_is_gone_is_waited_for_by_its_cohort(tmp_path: Path) -> None:

@@ -325,6 +325,7 @@ def test_in_a_simulation_a_client_takes_its_keys_to_another_process(tmp_path: Pa
 def test_a_client_that_began_anew_has_no_keys_and_says_so(clients: Clients) -> None:
     clients.met()
     answered(clients.masks[0], question())
+    uses = clients.masks[0].uses(TICKET)
     clients.masks[0] = clients.started(0)
     with pytest.raises(MaskingKeysLost, match="client 0, attempt 1: has no masking keys, as after"):
         answered(clients.masks[0], question())
@@ -332,13 +333,24 @@ def test_a_client_that_began_anew_has_no_keys_and_says_so(clients: Clients) -> N
     assert clients.masks[0].learn(clients.keys()).lacks_keys
     with pytest.raises(MaskingKeysLost):
         clients.masks[0].uses(TICKET)
+    # What its peers wait for is of the same uses.
+    assert clients.masks[0].uses(TICKET, without_keys=True) == uses == {"train", "test"}
+    with pytest.raises(MaskingKeysLost):
+        clients.masks[0].uses(replace(TICKET, attempt=2), without_keys=True)
 
 
 def test_no_secret_is_on_the_disk_of_a_client_that_signs(clients: Clients) -> None:
     clients.met()
     answered(clients.masks[0], question())
-    kept = [path.name for path in clients.folder.rglob("*") if path.is_file()]
-    assert {*kept} == {"counters.json"}
+    kept = {path.name: path for path in clients.folder.rglob("*") if path.is_file()}
+    assert kept.keys() == {"counters.json", "uses"}
+    # All of this stands in what the server tells.
+    assert json.loads(kept["uses"].read_text()) == {
+        "attempt": 1,
+        "agreement": clients.keys().agreement.hex(),
+        "cohort": [*ALL],
+        "uses": "test train",
+    }
 
 
 def test_its_cohort_answers_the_place_again_under_its_new_keys(clients: Clients) -> None:
