@@ -138,9 +138,15 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
         assert payload["updates_up"] * 6 == plain["updates_up"] * (6 + 2 * 2)
 
 
+def agreement_in(folder: Path) -> Agreement:
+    federation = Federation.read(folder / ROSTER)
+    assert federation is not None
+    return federation.agreement
+
+
 def with_cohorts_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have simulations add up the cohorts that the owners of agents agreed on."""
-    agreement = Federation.read(folder / ROSTER).agreement
+    agreement = agreement_in(folder)
     monkeypatch.setattr(mask_keys, "simulated_agreement", lambda config, roles: agreement)
 
 
@@ -165,7 +171,7 @@ def test_cohorts_whose_agents_began_anew_are_missing_as_in_a_simulation_without_
     parts = make_parts(make_config(_kebab(keys)))
     folder = tmp_path / "agents"
     with agents(folder, parts, settings=PERMISSIVE, cohort_size=3) as made:
-        cohorts = Federation.read(folder / ROSTER).agreement.cohorts
+        cohorts = agreement_in(folder).cohorts
         # By stage and round, who begins anew before it.
         gone = {(0, 4): cohorts[0].members[1], (1, 3): cohorts[1].members[2]}
 
