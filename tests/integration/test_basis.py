@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from retexo_fl.client.api import BasisRequest, Ticket
-from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.errors import ConfigurationError, LocalProtocolError
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import write_partitions
 from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
@@ -111,22 +108,6 @@ def test_a_trained_model_predicts_what_it_was_tested_on(
     (run / "model" / "basis.safetensors").unlink()
     again = ("predict", run, "--partitions", parts, "--quiet", "--overwrite")
     assert "basis.safetensors: cannot be read" in retexo.refused(*again)
-
-
-def test_a_client_answers_only_what_it_trains_with(tmp_path: Path) -> None:
-    parts = make_parts(make_config({"clients": 2}))
-    ticket = Ticket(job="job-0123456789ab", attempt=1)
-
-    def ask(weights: np.ndarray | None, **keys: str) -> None:
-        config = make_config({"clients": 2, **keys})
-        clients = InProcessClients(parts, config)
-        clients.find(ticket.job, 0).ask(BasisRequest(ticket=ticket, weights=weights))
-
-    with pytest.raises(LocalProtocolError, match="expected basis none"):
-        ask(None)
-    ask(None, basis="supervised")
-    with pytest.raises(LocalProtocolError, match="11 directions; expected at most 10"):
-        ask(np.zeros(64 * 12, np.float32), basis="supervised")
 
 
 @pytest.mark.parametrize("algorithm", ["standard", "bns", "drop"])

@@ -8,7 +8,12 @@ from typing import Final
 GRID: Final = "test_recorded_grid.py"
 #: By room, the integration tests that a change there is tried with, beside the unit tests.
 INTEGRATION: Final = {
-    "agent": ("test_agent_*.py", "test_peer_network.py", "test_predict_in_place.py"),
+    "agent": (
+        "test_refusals.py",
+        "test_agent_*.py",
+        "test_peer_network.py",
+        "test_predict_in_place.py",
+    ),
     "api": (
         "test_python_*.py",
         "test_sweep.py",
@@ -18,7 +23,13 @@ INTEGRATION: Final = {
     ),
     "channels": ("test_tcp_channel.py", "test_peer_network.py", "test_peer_attacks.py"),
     "cli": ("test_cli_*.py", "test_sweep.py", "test_predict.py", "test_features.py"),
-    "client": (GRID, "test_masked_*.py", "test_rows_on_disk.py", "test_false_answers.py"),
+    "client": (
+        GRID,
+        "test_refusals.py",
+        "test_masked_*.py",
+        "test_rows_on_disk.py",
+        "test_false_answers.py",
+    ),
     "config": (GRID, "test_cli_options.py", "test_profiles.py"),
     "devices": (GRID, "test_devices.py", "test_unified_training.py"),
     "doctor": ("test_doctor.py",),
@@ -27,7 +38,7 @@ INTEGRATION: Final = {
     "graph": (GRID, "test_features.py", "test_shared_recipe.py", "test_masked_recipe.py"),
     "kernel_path": ("test_agent_datagrams.py",),
     "layers": (GRID, "test_invariance.py", "test_edge_invariance.py"),
-    "masking": ("test_masked_*.py",),
+    "masking": ("test_refusals.py", "test_masked_*.py"),
     "progress": ("test_steps_said.py",),
     "report": ("test_cli_run.py",),
     "run_log": ("test_cli_json.py", "test_resume.py"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.channels.identity import Identity
-from retexo_fl.channels.key_signing import signature_of
+from retexo_fl.channels.key_signing import RosterSigner, signature_of
 from retexo_fl.client.api import (
     ClientApi,
     CollectRequest,
@@ -74,6 +74,8 @@ class Adversary:
     Attributes:
         arrival_s: How long rows of peers may take.
         predictions: Folders of the clients that it has made.
+        signers: What these sign their keys by.
+        signed: By client, what it has said of its key last.
     """
 
     def __init__(
@@ -88,8 +90,9 @@ class Adversary:
         self.agreement = agreement
         self.arrival_s = 20.0
         self.predictions: list[Path] = []
+        self.signers: list[RosterSigner] = []
         self.everyone = tuple(range(len(clients)))
-        self._signed: dict[int, Signed] = {}
+        self.signed: dict[int, Signed] = {}
         shape = ModelShape.of_part(config, parts[0])
         self.weights = np.zeros(num_weights(shape, 0), np.float32)
 
@@ -118,6 +121,7 @@ class Adversary:
         federation = agreed(roster, identities, cohort_size=clients)
         channel = MemoryChannel()
         made: list[ClientApi] = []
+        signers: list[RosterSigner] = []
         written = [folder / f"predictions-{part.client}" for part in parts]
         for part, identity in zip(parts, identities, strict=True):
             told = make_config({**values, **of_one.get(part.client, {})})
@@ -130,11 +134,11 @@ class Adversary:
                 predictions=written[part.client],
             )
             written[part.client].mkdir()
-            signer = signer_of(identity, roster, federation)
-            client.sign_masks(signer, least_clients=3)
+            signers.append(signer_of(identity, roster, federation))
+            client.sign_masks(signers[-1], least_clients=3)
             made.append(client)
         server = cls(made, parts, config, federation.agreement)
-        server.predictions = written
+        server.predictions, server.signers = written, signers
         return server
 
     # ---- questions ------------------------------------------------------------------------------
@@ -194,14 +198,14 @@ class Adversary:
 
     def key_of(self, client: int) -> bytes:
         """Return the key of an attempt that a client has told last."""
-        return self._signed[client].key
+        return self.signed[client].key
 
     def greet(self, attempt: int, among: Iterable[int] | None = None) -> None:
         """Ask all, or some, for their keys."""
         request = HelloRequest(ticket=self.ticket(attempt))
         for client in self.everyone if among is None else among:
             hello = self.clients[client].ask(request)
-            self._signed[client] = Signed(hello.mask_key or b"", hello.mask_signature or b"")
+            self.signed[client] = Signed(hello.mask_key or b"", hello.mask_signature or b"")
 
     def have_signed(
         self, identity: Identity, attempt: int, public: bytes, counters: Counters
@@ -209,18 +213,18 @@ class Adversary:
         """Have a client that works with the server sign a key, whosever and whenever it was."""
         client = identity.client
         text = signed_text(self.job, attempt, client, public, counters)
-        self._signed[client] = Signed(public, counters.content + signature_of(identity, text))
+        self.signed[client] = Signed(public, counters.content + signature_of(identity, text))
 
     def hand_out(
         self,
         attempt: int,
-        cohort: Collection[int],
+        among: Collection[int],
         to: Collection[int] | None = None,
         **changes: Any,
     ) -> None:
         """Tell the clients of a cohort, or some of them, that it is theirs."""
-        members = tuple(sorted(cohort))
-        signed = [self._signed.get(client, Signed(b"", b"")) for client in members]
+        members = tuple(sorted(among))
+        signed = [self.signed.get(client, Signed(b"", b"")) for client in members]
         request = KeysRequest(
             ticket=self.ticket(attempt),
             agreement=self.agreement.digest,

@@ -51,92 +51,6 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
 
 
 @pytest.mark.parametrize(
-    ("asked", "limits", "expected"),
-    [
-        *(
-            ({key: name}, Limits(), f"{key}: {name!r} .*; expected .*none")
-            for key in ("model", "loss", "metric")
-            for name in ("os:fork", "builtins:breakpoint", "unittest.__main__:x")
-        ),
-        (
-            {"loss": "mine:other"},
-            Limits(allow_plugins=("mine:loss",)),
-            r"loss: 'mine:other' .*; expected .*\(mine:loss\)",
-        ),
-        ({"model": "pyg:GATConv"}, Limits(), "model: 'pyg:GATConv' may not be imported here"),
-        *(
-            ({"algorithm": name}, Limits(), f"algorithm: '{name}'; .* lists .lazy")
-            for name in ("standard", "bns", "drop")
-        ),
-        (DROP, Limits(), "algorithm: 'drop'"),
-        ({"rounds": 1001}, Limits(), "rounds: 1001; expected at most 1000 .most-rounds"),
-        ({"rounds": 3}, Limits(most_rounds=2), "rounds: 3; expected at most 2"),
-        ({"rounds": 1, "last-rounds": 3}, Limits(most_rounds=2), "rounds: 3; expected at most 2"),
-        (
-            {"clients": 4},
-            Limits(require_secure_aggregation=True),
-            "secure-aggregation: none; expected masked",
-        ),
-        (
-            {"clients": 4, "secure-aggregation": "masked"},
-            Limits(least_clients=5),
-            "clients: 4; expected 5 at least .least-clients",
-        ),
-        (
-            {**DROP, "batch-nodes": 1},
-            UPDATES,
-            "batch-nodes: 1 .* 1 out of 180 train nodes; expected at least 10",
-        ),
-        ({**DROP, "batch-nodes": 9}, UPDATES, "batch-nodes: 9 .* of 9 .*; expected at least 10"),
-        # 180 = 1 * 179 + 1: the last mini-batch of an epoch is what is left.
-        (
-            {**DROP, "batch-nodes": 179},
-            UPDATES,
-            "batch-nodes: 179 .* of 1 .*; expected at least",
-        ),
-        ({**DROP, "batch-nodes": 1, "local-steps": 5}, UPDATES, "batch-nodes: 1 .*; expected"),
-        (
-            {"task": "links", "split": "random:0.8/0.1/0.1"},
-            Limits(least_train_nodes=100_000),
-            r"an update would sum over 3955 train edges; expected at least 100000",
-        ),
-        ({}, Limits(least_train_nodes=181), "an update .* 180 train nodes; expected at least 181"),
-        ({"devices": "cpu:999"}, Limits(), "devices.* 'cpu:999'; expected .*1 to 256"),
-        ({"devices": "cpu:8"}, Limits(), "devices: 'cpu:8'; expected .* 'auto', on 2 cores"),
-        ({"devices": "cuda:0,cpu:3"}, Limits(), "devices: 'cuda:0,cpu:3'; expected"),
-        ({"devices": "cpu:2"}, Limits(allow_devices="cpu"), "devices: 'cpu:2'; .* than 'cpu'"),
-        ({"devices": "cuda:0"}, Limits(allow_devices="cpu:2"), "devices: 'cuda:0'; expected"),
-        (
-            {"devices": "cuda:1,cpu"},
-            Limits(allow_devices="cuda:0,cpu"),
-            "devices: 'cuda:1,cpu'; expected",
-        ),
-        ({"threads": 3}, Limits(), "threads: 3; expected at most 2"),
-        ({"hidden": 65_536, "layers": 3}, Limits(), "hidden: 65536 .*memory; expected at most"),
-        ({"layers": 2}, Limits(most_memory_mib=200), "hidden: 64 .* expected at most 210 MB"),
-        (
-            {"devices": "cpu:2"},
-            Limits(most_memory_mib=500),
-            "hidden: 64 .* 6.. MB .*; expected at most 524 MB",
-        ),
-        # What only the command line checked: agents ended in an assertion.
-        (
-            {"algorithm": "standard", "sampler": "full"},
-            UPDATES,
-            "sampler: 'full' .*algorithm standard",
-        ),
-        ({"rounds": 0}, Limits(), "rounds: got 0; expected a whole number"),
-        ({"task": "regression"}, Limits(), "task: .*its part"),
-    ],
-)
-def test_more_than_is_allowed_is_refused_by_name(
-    part: GraphPartition, asked: Mapping[str, Any], limits: Limits, expected: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=f"^client 1: {expected}"):
-        admit(asked, part, limits)
-
-
-@pytest.mark.parametrize(
     ("asked", "limits"),
     [
         ({"loss": "torch.nn.functional:cross_entropy"}, None),
@@ -314,18 +228,6 @@ def test_what_nothing_was_computed_for_is_not_counted() -> None:
         questions.count(asked, client=3)
     with pytest.raises(LocalProtocolError, match="more than 1 updates"):
         questions.count(train(7), client=3)
-
-
-@pytest.mark.parametrize("nodes", ["train", "labels", ""])
-def test_only_validation_and_test_nodes_are_judged(nodes: str) -> None:
-    with pytest.raises(LocalProtocolError, match=f"nodes: .*{nodes!r}; expected .* or test"):
-        Questions(stages=1, most_rounds=9).count(judge(1, nodes), client=3)
-
-
-@pytest.mark.parametrize("stage", [-1, 2])
-def test_stages_that_there_are_not_give_no_more_questions(stage: int) -> None:
-    with pytest.raises(LocalProtocolError, match=f"^client 3: stage {stage}: expected 0 to 1"):
-        Questions(stages=2, most_rounds=9).count(train(1, stage=stage), client=3)
 
 
 def test_what_is_no_question_about_nodes_is_not_counted() -> None:

@@ -8,59 +8,38 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.compute import ComputeThread
-from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.job import AgentJob
-from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.agent.question_log import QuestionLog
-from retexo_fl.agent.service import AgentService, _Running
-from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.agent.service import _Running
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
-from retexo_fl.channels.transports.relay import RelayTransport
 from retexo_fl.client.api import (
-    AnswerT,
-    BasisRequest,
     CollectRequest,
     EvaluateRequest,
-    GramRequest,
     HelloRequest,
     PublishRequest,
-    RecipeRequest,
-    Request,
-    SummaryRequest,
     Ticket,
     TrainAnswer,
     TrainRequest,
-    chain_digest,
-    question_of,
 )
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.headers import InnerBlock, RoundName
 from retexo_fl.client.peering import relay_request
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import FolderStore
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import make_config
 from retexo_fl.errors import (
     ChannelUnavailable,
     ConfigurationError,
     ExchangeIncomplete,
     LocalProtocolError,
     RemoteProtocolError,
-    RetexoError,
     StaleAttempt,
 )
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
@@ -71,118 +50,14 @@ from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import weights_name
-from tests.support.limits import PERMISSIVE_LIMITS
-from tests.support.loopback import connected, make_members
+from tests.support.agent_ends import FIRST, JOB, LAZY, ROUND, Ends, ends, read_announcement
 from tests.support.peer_networks import until
 from tests.unit.graph.test_edge_values import small_parts
-
-LAZY: dict[str, Any] = {"clients": 2, "hidden": 8, "model": "sage"}
-JOB = "job-0123456789ab"
-FIRST = Ticket(job=JOB, attempt=1, weights_digest=chain_digest(b"", None))
-ROUND = replace(FIRST, round=1)
 
 
 @pytest.fixture(scope="module")
 def parts() -> list[GraphPartition]:
     return make_parts(make_config(LAZY))
-
-
-def _peering(root: Path, client: int) -> Peering:
-    """Return an agent's, which knows nobody: these services' depots have a network beside them."""
-    folder = root / "peering" / str(client)
-    key, certificate = folder / KEY_FILE, folder / CERTIFICATE_FILE
-    known = key.exists()
-    identity = Identity.load(key, certificate) if known else make_identity(folder, client)
-    settings = AgentSettings(
-        partition="-",
-        socket="-",
-        key=str(key),
-        certificate=str(certificate),
-        state=str(folder),
-        introductions=True,
-    )
-    return Peering(Introductions(settings, identity), RelayTransport())
-
-
-class Ends:
-    """Both agents' services over depots in a folder; may be made again as after a kill."""
-
-    def __init__(self, root: Path, parts: list[GraphPartition], keys: dict[str, Any]) -> None:
-        self.root, self.parts, self.config = root, parts, make_config(keys)
-        self.values = config_values(self.config)
-        self.depots = [BlockDepot(root / str(p.client) / "depot", p.client) for p in parts]
-        self.jobs = [
-            AgentJobs(
-                part,
-                depot,
-                state=root / str(part.client),
-                limits=PERMISSIVE_LIMITS,
-                questions=QuestionLog(root / str(part.client), b"part", 100_000),
-            )
-            for part, depot in zip(parts, self.depots, strict=True)
-        ]
-        for jobs in self.jobs:
-            jobs.restore()
-        self.services = [
-            AgentService(jobs, ComputeThread(), depot, peering=_peering(root, depot.client))
-            for jobs, depot in zip(self.jobs, self.depots, strict=True)
-        ]
-
-    async def ask(self, client: int, asked: Request[AnswerT], **keys: Any) -> AnswerT:
-        """Ask as a ClientApp does, through the bytes of the socket."""
-        data = b"".join(wire.encode_request(asked, {**self.values, **keys}))
-        announced, body = _announced(data)
-        self.services[client].expect(announced)
-        outcome = await self.services[client].answer(announced.with_body(body))
-        data = b"".join(outcome.parts)
-        prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
-        end = wire.PREFIX_BYTES + prefix.head_bytes
-        answer: AnswerT = wire.decode_answer(
-            question_of(asked).answer, data[wire.PREFIX_BYTES : end], data[end:]
-        )
-        return answer
-
-    async def both(self, asked: Request[AnswerT]) -> list[AnswerT]:
-        return await asyncio.gather(*(self.ask(client, asked) for client in (0, 1)))
-
-    async def exchange(self) -> None:
-        await self.both(HelloRequest(ticket=Ticket(job=JOB, attempt=FIRST.attempt)))
-        await self.both(PublishRequest(ticket=FIRST))
-        for client in (0, 1):
-            asked = CollectRequest(ticket=FIRST, wait_s=20.0)
-            assert (await self.ask(client, asked)).complete
-
-    async def begin(self, client: int, asked: TrainRequest) -> asyncio.Future[Any]:
-        """Ask for a round, and return when its first block is on its way to the peer."""
-        before = self._num_blocks()
-        answer = asyncio.ensure_future(self.ask(client, asked))
-        await until(lambda: self._num_blocks() > before)
-        return answer
-
-    def _num_blocks(self) -> int:
-        return sum(1 for _ in self.root.glob("*/depot/**/*.frames"))
-
-    def weights(self) -> np.ndarray:
-        shape = ModelShape.of(self.config, inputs=64, classes=10)
-        return Schedule(shape=shape).initial(0, seed=0)
-
-
-def _announced(data: bytes) -> tuple[wire.Announcement, bytes]:
-    prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
-    end = wire.PREFIX_BYTES + prefix.head_bytes
-    return wire.announced(data[wire.PREFIX_BYTES : end], prefix.body_bytes), data[end:]
-
-
-@contextmanager
-def ends(root: Path, parts: list[GraphPartition], **keys: Any) -> Iterator[Ends]:
-    made = Ends(root, parts, {**LAZY, **keys})
-    # Another start has other keys and ports; what the depots keep is as before.
-    with TemporaryDirectory(dir=root) as folder:
-        identities, roster = make_members(Path(folder), len(parts))
-        with connected(made.depots, identities, roster):
-            yield made
-    for service in made.services:
-        service.close()
 
 
 def in_process(parts: list[GraphPartition], **keys: Any) -> list[TrainAnswer]:
@@ -209,21 +84,6 @@ def test_the_log_says_what_a_layer_does_not_read(
     told = [message for message in caplog.messages if "not used" in message]
     assert told == ["model sage-pool: weights and attributes of edges not used"]
     assert f"begun job={JOB} attempt=1 algorithm=lazy model=sage-pool" in caplog.messages
-
-
-@pytest.mark.parametrize(
-    "asked", [SummaryRequest, partial(RecipeRequest, recipe=np.zeros(0, np.uint8))]
-)
-def test_an_agent_that_has_its_part_shares_no_summary(
-    tmp_path: Path, parts: list[GraphPartition], asked: Callable[..., Request[Any]]
-) -> None:
-    async def ask() -> None:
-        with ends(tmp_path, parts) as both:
-            with pytest.raises(LocalProtocolError, match="has its part shares no summary; expec"):
-                await both.ask(0, asked(ticket=Ticket(job=JOB, attempt=1)))
-            assert not both.jobs[0].running
-
-    asyncio.run(ask())
 
 
 async def _hello(root: Path, parts: list[GraphPartition], **keys: Any) -> None:
@@ -454,24 +314,6 @@ def test_an_exchange_is_closed_when_its_time_is_over_and_not_before(
             assert asyncio.run(collect(both, 1, wait_s)).missing_peers == (wait_s < 1)
 
 
-def test_no_more_is_asked_of_nodes_than_the_owner_and_the_run_say(
-    tmp_path: Path, parts: list[GraphPartition]
-) -> None:
-    with ends(tmp_path, parts, rounds=1) as both:
-        both.jobs[0]._limits = replace(PERMISSIVE_LIMITS, most_rounds=1)
-        asyncio.run(both.exchange())
-        train = TrainRequest(ticket=ROUND, weights=both.weights())
-        asyncio.run(both.ask(0, train))
-        for asked, told in (
-            (replace(train, weights=train.weights + 1), "more than 1 updates"),
-            (replace(train, ticket=replace(ROUND, stage=2)), "stage 2: expected 0 to 1"),
-            (GramRequest(ticket=ROUND), "products more often than 0 times"),
-            (BasisRequest(ticket=ROUND), "more than 0 sums of features"),
-        ):
-            with pytest.raises(LocalProtocolError, match=told):
-                asyncio.run(both.ask(0, asked))
-
-
 def test_a_message_of_an_earlier_attempt_ends_nothing(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
@@ -697,35 +539,6 @@ def test_a_job_ends_in_its_last_attempt(tmp_path: Path, parts: list[GraphPartiti
             asyncio.run(both.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2))))
 
 
-@pytest.mark.parametrize(
-    ("job", "message", "error", "expected"),
-    [
-        ("job-1", "hello", LocalProtocolError, "'job-1': expected job- or predict-"),
-        ("../../../etc", "hello", LocalProtocolError, "expected job- or predict-"),
-        ("job-0123456789ab\n", "hello", LocalProtocolError, "expected job- or predict-"),
-        (
-            "job-000000000000",
-            "collect",
-            LocalProtocolError,
-            "job-0{12} is unknown .*; expected hello",
-        ),
-    ],
-)
-def test_jobs_that_are_none_are_refused(
-    tmp_path: Path,
-    parts: list[GraphPartition],
-    job: str,
-    message: str,
-    error: type[RetexoError],
-    expected: str,
-) -> None:
-    ticket = replace(FIRST, job=job)
-    kind: Any = HelloRequest if message == "hello" else CollectRequest
-    with ends(tmp_path, parts) as both, pytest.raises(error, match=expected):
-        asyncio.run(both.ask(0, kind(ticket=ticket)))
-    assert not (tmp_path / "0" / "jobs").exists()
-
-
 def test_parcels_are_taken_only_where_the_run_has_a_relay(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
@@ -841,7 +654,7 @@ def test_last_round_waits_for_a_grant_its_peer_has_not_taken(
         asked = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
         runner = job.evaluate_runner(asked)
         data = b"".join(wire.encode_request(asked, both.values))
-        announced, body = _announced(data)
+        announced, body = read_announcement(data)
         running, stale = (_Running(request=announced.with_body(body)) for _ in range(2))
         stale.superseded.set()
 

@@ -10,7 +10,6 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateRequest,
     HelloRequest,
-    LabelsRequest,
     PredictRequest,
     PublishRequest,
     Ticket,
@@ -22,10 +21,8 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import FolderStore, MemoryStore
 from retexo_fl.config import RunConfig, make_config
 from retexo_fl.errors import (
-    ExchangeIncomplete,
     LocalProtocolError,
     PartitionError,
-    StaleAttempt,
 )
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, initial_weights
@@ -87,13 +84,6 @@ def test_collect_says_what_is_missing_until_it_is_there(parts: list[GraphPartiti
     assert one.collect(CollectRequest(ticket=FIRST)).complete
 
 
-def test_training_before_the_exchange_is_closed_is_refused(parts: list[GraphPartition]) -> None:
-    one, _ = pair(parts)
-    one.publish(PublishRequest(ticket=FIRST))
-    with pytest.raises(ExchangeIncomplete, match="stage 0 is not closed"):
-        one.train_layer(TrainRequest(ticket=FIRST, weights=weights()))
-
-
 def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> None:
     ticket = Ticket(job="job-1", attempt=1, round=1, weights_digest=FIRST.weights_digest)
     late, never = pair(parts), pair(parts)
@@ -105,74 +95,6 @@ def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> N
         c[0].train_layer(TrainRequest(ticket=ticket, weights=weights())) for c in (late, never)
     ]
     np.testing.assert_array_equal(updates[0].update_sum, updates[1].update_sum)
-
-
-def test_lower_attempts_are_refused(parts: list[GraphPartition]) -> None:
-    client = pair(parts)[0]
-    client.ask(HelloRequest(ticket=Ticket(job="job-1", attempt=3)))
-    with pytest.raises(StaleAttempt, match="attempt 2 .*attempt 3"):
-        client.publish(PublishRequest(ticket=Ticket(job="job-1", attempt=2)))
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (np.zeros(3, np.float32), r"shape \(3,\)"),
-        (weights().astype(np.float64), "float64"),
-        (weights()[None], r"shape \(1, "),
-    ],
-)
-def test_weights_of_another_form_are_refused(
-    parts: list[GraphPartition], given: np.ndarray, expected: str
-) -> None:
-    clients = pair(parts)
-    exchange(clients)
-    with pytest.raises(LocalProtocolError, match=expected):
-        clients[0].train_layer(TrainRequest(ticket=FIRST, weights=given))
-
-
-def test_weights_that_do_not_match_their_digest_are_refused(parts: list[GraphPartition]) -> None:
-    clients = pair(parts)
-    exchange(clients)
-    digest = chain_digest(FIRST.weights_digest, weights())
-    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
-    changed = weights() + 1
-    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=changed)
-    with pytest.raises(LocalProtocolError, match="^stage 1: .*digest"):
-        clients[0].publish(request)
-
-
-def test_publishing_unmade_rows_without_weights_is_refused(
-    parts: list[GraphPartition],
-) -> None:
-    clients = pair(parts)
-    exchange(clients)
-    digest = chain_digest(FIRST.weights_digest, None)
-    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
-    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=None)
-    with pytest.raises(LocalProtocolError, match="stage 1: .*no weights; expected .*stage 0"):
-        clients[0].publish(request)
-
-
-def test_publishing_with_weights_of_another_size_is_refused(parts: list[GraphPartition]) -> None:
-    clients = pair(parts)
-    exchange(clients)
-    short = weights()[:-1]
-    digest = chain_digest(FIRST.weights_digest, short)
-    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
-    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=short)
-    with pytest.raises(LocalProtocolError, match=r"expected float32 of shape"):
-        clients[0].publish(request)
-
-
-def test_how_many_labels_there_are_is_told_under_masks_alone(parts: list[GraphPartition]) -> None:
-    with pytest.raises(LocalProtocolError, match="asked about masks; expected secure-aggreg"):
-        pair(parts)[0].ask(LabelsRequest(ticket=FIRST))
-
-
-def test_message_of_another_job_is_refused(parts: list[GraphPartition]) -> None:
-    with pytest.raises(LocalProtocolError, match="'job-2'; expected 'job-1'"):
-        pair(parts)[0].ask(HelloRequest(ticket=Ticket(job="job-2", attempt=1)))
 
 
 def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]) -> None:
