@@ -899,9 +899,13 @@ TABLE = {
 }
 
 
+_REMEMBERED = ("cohorts.jsonl", "counters.json")
+
+
 def kept_in(folder: Path) -> dict[str, bytes]:
-    """Return all files but the log of cohorts, which remembers what an owner agreed to at once."""
-    return {name: told for name, told in files_in(folder).items() if "cohorts.jsonl" not in name}
+    """Return all files but those that remember what others have signed, whatever comes of it."""
+    kept = files_in(folder).items()
+    return {name: told for name, told in kept if not name.endswith(_REMEMBERED)}
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import weights_name
 from tests.support.agent_ends import FIRST, JOB, LAZY, ROUND, Ends, ends, read_announcement
+from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.peer_networks import until
 from tests.unit.graph.test_edge_values import small_parts
 
@@ -595,7 +596,7 @@ def test_a_job_resumed_on_other_devices_gives_the_same_bits(
         # Told of before the later attempt came, and whole after that: it changes nothing.
         asked = PublishRequest(ticket=FIRST)
         data = b"".join(wire.encode_request(asked, {**both.values, "devices": "cpu:2"}))
-        announced, body = _announced(data)
+        announced, body = read_announcement(data)
         with pytest.raises(StaleAttempt):
             asyncio.run(both.services[0].answer(announced.with_body(body)))
         assert job.client._made._config.devices == "cpu:1"
