@@ -10,14 +10,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.channels import Channel
-from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.answers import (
     KEYLESS,
     LACKING_EVALUATE,
@@ -139,6 +138,9 @@ from retexo_fl.updates import (
     update_codec,
     weights_name,
 )
+
+if TYPE_CHECKING:
+    from retexo_fl.channels.key_signing import RosterSigner
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import KeysAnswer, KeysRequest, MaskedAnswer, Request, Ticket
 from retexo_fl.client.masked_answers import (
     SumLengths,
@@ -36,6 +35,9 @@ from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form
 from retexo_fl.units import clients_named, counted
+
+if TYPE_CHECKING:
+    from retexo_fl.channels.key_signing import RosterSigner
 
 #: Names in the store: what no disk of a client that signs has, and what all may know.
 _NOTE: Final = "masking"

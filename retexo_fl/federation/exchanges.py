@@ -135,8 +135,8 @@ class Exchanges:
         """Have all clients send their vectors of a stage, which :meth:`run` waits for."""
         yield from publish(self._clients, self._request(stage), self._messenger.clients)
 
-    def bring_up(self, stage: int, training: Collection[int]) -> frozenset[int]:
-        """Have clients that are back catch up with a stage; return those still behind.
+    def bring_up(self, stage: int, training: Collection[int]) -> None:
+        """Have clients that are back catch up with a stage.
 
         Raises:
             RoundIncomplete: Too few of the ``training`` clients have, and the time is over.
@@ -147,7 +147,7 @@ class Exchanges:
         while True:
             self._catch_up(stage)
             if len(self._clients.able(training, self._behind)) >= least:
-                return self.behind
+                return
             if clock.now_s() > deadline_s:
                 away = clients_named(tuple(sorted(self._behind)))
                 raise RoundIncomplete(

@@ -30,23 +30,24 @@ class Participants:
     """Client indices by what they hold, each ascending.
 
     Attributes:
-        training: Clients with train nodes: only they train, and return updates.
+        training: Clients with train nodes: only they train.
         validation: Clients with validation nodes, or under masks those of cohorts with some; those
             that do not train are asked to evaluate the weights of every round, which costs no
             update.
         everyone: All clients.
-        beside: Others that a round asks: under masks whole cohorts are.
+        updating: Those that a round asks for an update: who trains or, under masks, all whom it
+            asks for anything; these are whole cohorts, which are asked the same.
     """
 
     training: tuple[int, ...]
     validation: tuple[int, ...]
     everyone: tuple[int, ...]
-    beside: tuple[int, ...] = ()
+    updating: tuple[int, ...]
 
     @property
     def asked(self) -> tuple[int, ...]:
         """Clients that a round asks for anything, ascending."""
-        return tuple(sorted({*self.training, *self.validation, *self.beside}))
+        return tuple(sorted({*self.updating, *self.validation}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,12 @@ class Federation:
         }
         # Others of a cohort that lacks a client are absent.
         broken = {*known.everyone}.difference(whole)
+        asked = whole if all_train else masking.clients("train", "validation")
         participants = Participants(
             training=tuple(c for c in masking.clients("train") if c in known.training),
             validation=whole if all_train else masking.clients("validation"),
             everyone=known.everyone,
-            beside=(*(whole if all_train else masking.clients("train")), *broken),
+            updating=tuple(sorted({*asked, *broken})),
         )
         return replace(self, answers=added, participants=participants, left_out=left_out)
 
@@ -222,9 +224,13 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int, *, counts_lin
 def _participants(answers: Sequence[HelloAnswer], *, all_train: bool) -> Participants:
     everyone = tuple(answer.client for answer in answers)
     if all_train:
-        return Participants(training=everyone, validation=everyone, everyone=everyone)
+        return Participants(
+            training=everyone, validation=everyone, everyone=everyone, updating=everyone
+        )
+    training = tuple(a.client for a in answers if a.has("train"))
     return Participants(
-        training=tuple(a.client for a in answers if a.has("train")),
+        training=training,
         validation=tuple(a.client for a in answers if a.has("validation")),
         everyone=everyone,
+        updating=training,
     )

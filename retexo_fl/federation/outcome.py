@@ -12,11 +12,11 @@ import numpy as np
 
 from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import GOALS, RunConfig
+from retexo_fl.federation.asking import Who, members
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import prediction_warnings
 from retexo_fl.federation.rounds.clients import untold_bytes
-from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION

@@ -30,11 +30,15 @@ from retexo_fl.client.api import (
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import (
+    Ask,
     Messenger,
     OpenExchange,
+    Round,
     Silence,
     WaitPolicy,
     Watch,
+    Who,
+    members,
 )
 from retexo_fl.federation.greeting import greet
 from retexo_fl.federation.rounds.checked_answers import check_predicted, checked_sums
@@ -42,8 +46,8 @@ from retexo_fl.federation.rounds.clients import Clients, untold_bytes
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import begin_sums, cohort_count
-from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.trained_model import TrainedModel
+from retexo_fl.federation.wrappers import Rounds
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.run_log.events import (
@@ -223,20 +227,29 @@ class PredictionLoop:
             label_facts=self.model.label_facts,
             set_name=self.set_name,
         )
-        asking = clients.sums(
-            dict.fromkeys(clients.able(clients.hellos, ()), request),
-            lengths=sum_lengths(self.config, next(iter(clients.hellos.values())).classes),
-            stage=last,
-            purpose="predict",
+        answers = Rounds(messenger=messenger, clients=clients).carry_out(
+            self._predicted(clients, request)
         )
-        answers: dict[Who, PredictAnswer] = {}
-        for who, answer in messenger.run(asking):
-            check_predicted(clients.hello(who), answer)
-            answers[who] = answer
         for line in untold_bytes(self.config, clients.untold):
             logger.warning(line)
-        messenger.run(clients.end(request.ticket))
         return answers
+
+    def _predicted(
+        self, clients: Clients, request: PredictRequest
+    ) -> Round[dict[Who, PredictAnswer]]:
+        """Have clients predict; they may forget the job then."""
+        answers = yield Ask(
+            requests=dict.fromkeys(clients.hellos, request),
+            sums=lambda: sum_lengths(self.config, next(iter(clients.hellos.values())).classes),
+            stage=request.ticket.stage,
+            purpose="predict",
+            ends=True,
+        )
+        found: dict[Who, PredictAnswer] = {}
+        for who, answer in answers:
+            check_predicted(clients.hello(who), answer)
+            found[who] = answer
+        return found
 
     def _metric(
         self, clients: Clients, answers: Mapping[Who, PredictAnswer]

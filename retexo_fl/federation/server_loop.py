@@ -47,6 +47,7 @@ from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, end_warnings, finish_run
 from retexo_fl.federation.profile_cost import with_costs
 from retexo_fl.federation.rounds.exchange import Exchanged
+from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageLoop
@@ -170,11 +171,13 @@ class ServerLoop:
             exchanged, _ = exchanges.run_with(stage, exchanges.publishing(stage + 1))
             self._record_exchange(stage, exchanged)
             self._record_stage(outcome)
-        exchanged, weights = exchanges.run_with(last, self._strategy.solving())
+        exchanged, weights = exchanges.run_with(
+            last, self._joined.rounds.wrapped(self._strategy.solving())
+        )
         self._record_exchange(last, exchanged)
         state = replace(StageState.first(weights), round=1)
         training = self._strategy.open_stage(last, state)
-        known, outcome = StageLoop(self.config, self._joined.messenger, training).close()
+        known, outcome = self._loop(training).close()
         if known is not None:
             self.run.record(known)
         self._close_stage(outcome)
@@ -221,7 +224,9 @@ class ServerLoop:
     def _first_round(self, stage: int, asking: Round[Score]) -> Score:
         """Carry out the exchange and a round in the same messages."""
         before = self._rounds_bytes(stage)
-        exchanged, score = self._joined.exchanges.run_with(stage, asking)
+        exchanged, score = self._joined.exchanges.run_with(
+            stage, self._joined.rounds.wrapped(asking)
+        )
         self._record_exchange(stage, exchanged, beside=self._rounds_bytes(stage) - before)
         return score
 
@@ -248,17 +253,17 @@ class ServerLoop:
         ticket, every = self.job.ticket(stage), self.config.checkpoint_every
         state = self.job.stage_state(stage) or self._first_state(stage)
         messenger, training = self._joined.messenger, self._strategy.open_stage(stage, state)
-        loop = StageLoop(self.config, messenger, training)
-        run: Callable[[Round[Score]], Score] = messenger.run
+        loop = self._loop(training)
+        carry_out: Callable[[Round[Score]], Score] | None = None
         if self._joined.exchanges.go_along and not loop.finished:
-            run = partial(self._first_round, stage)
+            carry_out = partial(self._first_round, stage)
         else:
             self._exchange(stage)
         ended, waited_until_s = time.monotonic(), messenger.waited_s
         while not loop.finished:
-            behind = self._joined.exchanges.bring_up(stage, training.training)
-            known = loop.train_round(behind, run)
-            run = messenger.run
+            self._joined.exchanges.bring_up(stage, training.training)
+            known = loop.train_round(carry_out)
+            carry_out = None
             self.job.note_absent({*training.absent, *self._never_there})
             waited_s = messenger.waited_s - waited_until_s
             waited_until_s += waited_s
@@ -274,6 +279,9 @@ class ServerLoop:
         if known is not None:
             self.run.record(known)
         self._close_stage(outcome)
+
+    def _loop(self, training: StageTraining) -> StageLoop:
+        return StageLoop(self.config, self._joined.rounds.carry_out, self.job.ledger, training)
 
     def _first_state(self, stage: int) -> StageState:
         return StageState.first(self._strategy.initial(stage))
@@ -339,7 +347,7 @@ class ServerLoop:
     def _test(self) -> Score:
         weights: np.ndarray = self.job.outcomes[-1].weights
         asking = self._strategy.training.evaluate(weights, "test")
-        test = self._joined.messenger.run(asking)
+        test = self._joined.rounds.carry_out(asking)
         self.run.record(
             Finished(
                 test_accuracy=test.accuracy,

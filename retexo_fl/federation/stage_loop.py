@@ -6,26 +6,35 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Messenger, Round
+from retexo_fl.federation.asking import Round
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome
+from retexo_fl.ledger import TrafficLedger
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.selection import Score
 
 
 class StageLoop:
-    """Trains one stage; the messenger carries its rounds out.
+    """Trains one stage.
 
     Flower's own loop (:meth:`.LazyMessagePassing.start`) asks every client once, and waits for all.
 
     Args:
         config: Of the run.
-        messenger: The way to the clients.
+        carry_out: Carries a round out.
+        ledger: Of the job.
         training: The stage.
     """
 
-    def __init__(self, config: RunConfig, messenger: Messenger, training: StageTraining) -> None:
-        self._messenger = messenger
+    def __init__(
+        self,
+        config: RunConfig,
+        carry_out: Callable[[Round[Score]], Score],
+        ledger: TrafficLedger,
+        training: StageTraining,
+    ) -> None:
+        self._carry_out = carry_out
+        self._ledger = ledger
         self._training = training
         stage = training.ticket.stage
         self._rounds = config.stage_rounds[stage]
@@ -49,21 +58,17 @@ class StageLoop:
         return bool(patience) and done > 1 and since_best >= patience
 
     def train_round(
-        self,
-        behind: frozenset[int] = frozenset(),
-        run: Callable[[Round[Score]], Score] | None = None,
+        self, carry_out: Callable[[Round[Score]], Score] | None = None
     ) -> RoundClosed | None:
         """Train one round; return what became known of w(round - 1), or None in the first.
 
         Args:
-            behind: Clients that are not asked, nor until the next round.
-            run: Carries the round out; the messenger if None.
+            carry_out: Carries this one out, if it is another.
         """
         training = self._training
-        training.behind = behind
         # Of the round before, which this round's answers validate.
         before = self._known()
-        score = (self._messenger.run if run is None else run)(training.train())
+        score = (carry_out or self._carry_out)(training.train())
         return self._closed(before, score) if before["round"] else None
 
     def close(self) -> tuple[RoundClosed | None, StageOutcome]:
@@ -71,7 +76,7 @@ class StageLoop:
         training = self._training
         if self._has_lost_patience:
             return None, training.outcome()
-        score = self._messenger.run(training.validate_last())
+        score = self._carry_out(training.validate_last())
         closed = self._closed(self._known(), score)
         return closed, training.outcome()
 
@@ -95,5 +100,5 @@ class StageLoop:
             best_round=best.round_number,
             best_val_accuracy=best.score.accuracy,
             best_val_metric=best.score.metric,
-            bytes_payload=self._messenger.ledger.sum().payload,
+            bytes_payload=self._ledger.sum().payload,
         )

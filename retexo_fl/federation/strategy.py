@@ -46,6 +46,7 @@ from retexo_fl.federation.rounds.mask_keys import (
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.federation.wrappers import Rounds
 from retexo_fl.graph.labels import LINKS, REGRESSION
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.effective_plan import note_effective_plan
@@ -69,6 +70,7 @@ class Joined:
         federation: Who takes part in what.
         labels: What is known of all clients' labels together.
         exchanges: Those before stages.
+        rounds: Carries out what is asked between them.
         schedule: Which layers each stage trains.
     """
 
@@ -78,6 +80,7 @@ class Joined:
     federation: Federation
     labels: LabelTotals
     exchanges: Exchanges
+    rounds: Rounds
     schedule: Schedule
 
 
@@ -176,7 +179,7 @@ class LazyMessagePassing(Strategy):
             evaluate_config=evaluate_config,
             evaluate_fn=evaluate_fn,
         )
-        known.messenger.run(training.validate_last())
+        known.rounds.carry_out(training.validate_last())
         outcome = training.outcome()
         known.job.outcomes.append(outcome)
         result.arrays = records.weights_record(outcome.weights)
@@ -190,7 +193,9 @@ class LazyMessagePassing(Strategy):
         """
         del grid
         job = self.joined.job
-        score = self.joined.messenger.run(self.training.evaluate(job.outcomes[-1].weights, "test"))
+        score = self.joined.rounds.carry_out(
+            self.training.evaluate(job.outcomes[-1].weights, "test")
+        )
         for line in untold_bytes(self.config, job.untold):
             logger.warning(line)
         return _score_record(score, "")
@@ -277,13 +282,17 @@ class LazyMessagePassing(Strategy):
             policy=messenger.policy,
             ledger=job.ledger,
             masking=masking,
+            hold_weights=self._codec.sends_changes,
+            exchange_in_rounds=config.traits.exchanges_in_rounds,
             untold=job.untold,
         )
         job.rows = clients.rows
+        exchanges = Exchanges(messenger, clients, config, job, codec=self._codec, watch=watch)
+        rounds = Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind)
         labels = (
             LabelTotals.of_hellos(config, federation.answers)
             if masking is None
-            else messenger.run(add_up_labels(clients, hello, config))
+            else rounds.carry_out(add_up_labels(clients, hello, config))
         )
         if not job.label_facts:
             job.label_facts = labels.facts(config)
@@ -293,7 +302,8 @@ class LazyMessagePassing(Strategy):
             clients=clients,
             federation=federation,
             labels=labels,
-            exchanges=Exchanges(messenger, clients, config, job, codec=self._codec, watch=watch),
+            exchanges=exchanges,
+            rounds=rounds,
             schedule=Schedule(shape=shape),
         )
         return self._joined
@@ -306,9 +316,9 @@ class LazyMessagePassing(Strategy):
         units = joined.job.label_facts if self.config.task == REGRESSION else ()
         finding = find_basis(joined.clients, joined.job.ticket(0), self.config, units)
         if self.config.basis_rows == "sums":
-            _, joined.job.basis = joined.exchanges.run_with(0, finding)
+            _, joined.job.basis = joined.exchanges.run_with(0, joined.rounds.wrapped(finding))
         else:
-            joined.job.basis = joined.messenger.run(finding)
+            joined.job.basis = joined.rounds.carry_out(finding)
         return joined.job.basis
 
     def solving(self) -> Round[np.ndarray]:
@@ -430,6 +440,7 @@ class LazyMessagePassing(Strategy):
 
     def _begin(self, asking: Round[Score]) -> list[Message]:
         """Begin a round; return its first messages, which Flower's loop is about to send."""
+        asking = self.joined.rounds.wrapped(asking)
         ask = next(asking)
         self._round = asking, ask
         messages = self.joined.messenger.questions(ask)

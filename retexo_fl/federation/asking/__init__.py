@@ -1,6 +1,16 @@
 """Asking clients, and waiting for their answers: retries, backoff, deadlines, quorum."""
 
-from retexo_fl.federation.asking.ask import SUM, Answers, Ask, Round, named, subject
+from retexo_fl.federation.asking.ask import (
+    SUM,
+    Answers,
+    Ask,
+    Round,
+    Who,
+    members,
+    named,
+    subject,
+    through,
+)
 from retexo_fl.federation.asking.messenger import Messenger, answer_of
 from retexo_fl.federation.asking.waiting import (
     THIS_MACHINE,
@@ -31,7 +41,10 @@ __all__ = [
     "Wait",
     "WaitPolicy",
     "Watch",
+    "Who",
     "answer_of",
+    "members",
     "named",
     "subject",
+    "through",
 ]

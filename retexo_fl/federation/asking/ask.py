@@ -6,24 +6,29 @@
 
 A round is free of Flower and time-outs: :meth:`.Messenger.run` carries it out, and Flower's own
 loop does so by the strategy's hooks. One that needs more, for example what the missing left behind,
-yields again.
+yields again. Nor does it know who is away, whether sums are masked, or what clients hold:
+:func:`through` makes of a round another one, which asks otherwise (``federation/wrappers/``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from retexo_fl.client.api import Request
+from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.errors import RemoteProtocolError
 
 T = TypeVar("T")
 
+#: A client, or those whose answers came as one sum.
+Who: TypeAlias = int | tuple[int, ...]
 #: Clients with their answers, in client order, each yielded as soon as its turn comes. Of fewer
-#: clients than were asked where that is allowed.
-Answers: TypeAlias = Iterable[tuple[int, Any]]
+#: clients than were asked where that is allowed. Of sums that are masked, one answer and a
+#: :data:`Who` of several clients.
+Answers: TypeAlias = Iterable[tuple[Any, Any]]
 #: Yields what to ask next, is sent the answers, which it reads to their end, and returns a result.
 Round: TypeAlias = Generator["Ask", Answers, T]
 
@@ -39,6 +44,12 @@ class Ask:
             ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
+        sums: Returns how many numbers an answer has, where their sum over clients is enough for the
+            round; None where it needs each answer.
+        again: Makes the same requests with whole weights, for clients that do not hold what the
+            weights are told by; None where they need to hold nothing.
+        all_again: If any client lacks weights, all are asked again: peers have their vectors.
+        ends: Clients may forget the job with their answer.
         cohorts: Where answers are masked, who of those that are asked are added up together: of a
             cohort all answers count, or none. Empty where they are not masked.
     """
@@ -48,7 +59,40 @@ class Ask:
     purpose: str
     counted: frozenset[int] | None = None
     within_s: float | None = None
+    sums: Callable[[], SumLengths] | None = None
+    again: Callable[[], Mapping[int, Request[Any]]] | None = None
+    all_again: bool = False
+    ends: bool = False
     cohorts: tuple[tuple[int, ...], ...] = ()
+
+    def among(self, clients: Collection[int]) -> Ask:
+        """Return what is asked of these clients alone."""
+        wanted = {*clients}
+        if wanted.issuperset(self.requests):
+            return self
+        requests = {client: item for client, item in self.requests.items() if client in wanted}
+        cohorts = (tuple(c for c in cohort if c in requests) for cohort in self.cohorts)
+        return replace(
+            self,
+            requests=requests,
+            counted=None if self.counted is None else self.counted.intersection(requests),
+            cohorts=tuple(filter(None, cohorts)),
+        )
+
+    def changed(self, change: Callable[[Request[Any]], Request[Any]]) -> Ask:
+        """Return the same with its requests changed; those that clients share stay shared."""
+
+        def made(requests: Mapping[int, Request[Any]]) -> dict[int, Request[Any]]:
+            by_id = {id(item): item for item in requests.values()}
+            by_id = {known: change(item) for known, item in by_id.items()}
+            return {client: by_id[id(item)] for client, item in requests.items()}
+
+        again = self.again
+        return replace(
+            self,
+            requests=made(self.requests),
+            again=None if again is None else lambda: made(again()),
+        )
 
     @classmethod
     def of(
@@ -69,6 +113,35 @@ class Ask:
             counted=counted,
             within_s=within_s,
         )
+
+
+def through(asking: Round[T], handler: Callable[[Ask], Round[Answers]]) -> Round[T]:
+    """Return a round whose questions are asked in another way.
+
+    Args:
+        asking: The round.
+        handler: Makes of each of its questions those that are asked instead, and of their answers
+            the one that the round gets. What is raised meanwhile, the round gets to see.
+    """
+    try:
+        ask = next(asking)
+        while True:
+            try:
+                answers = yield from handler(ask)
+            except Exception as error:
+                ask = asking.throw(error)
+            else:
+                ask = asking.send(answers)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        asking.close()
+
+
+def members(who: Who) -> tuple[int, ...]:
+    """Return the clients, ascending."""
+    return (who,) if isinstance(who, int) else who
 
 
 #: In place of a client's index: that of several clients whose answers came as one sum.

@@ -10,10 +10,9 @@ import numpy as np
 from retexo_fl.client.api import BasisRequest, Ticket
 from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Round, named
+from retexo_fl.federation.asking import Ask, Round, members, named
 from retexo_fl.federation.rounds.checked_answers import check_squares, check_sums
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.federation.rounds.masked_sums import members
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
 
@@ -90,11 +89,11 @@ class _Asking:
 
     def ask(self, request: BasisRequest, among: Iterable[int], size: int) -> Round[_Found]:
         """Return the (size,) sums of clients."""
-        answers = yield from self.clients.sums(
-            dict.fromkeys(sorted(among), request),
-            lengths=SumLengths(update=size),
+        answers = yield Ask(
+            requests=dict.fromkeys(sorted(among), request),
             stage=0,
             purpose="basis",
+            sums=lambda: SumLengths(update=size),
         )
         examples, total = 0, np.zeros(size)
         there: list[int] = []

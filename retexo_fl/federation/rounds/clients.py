@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from retexo_fl.client.api import (
     CollectAnswer,
     CollectRequest,
-    EndRequest,
     HelloAnswer,
+    MaskedAnswer,
     PeerTraffic,
     PublishAnswer,
     Request,
     Ticket,
     Traffic,
 )
-from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.client.moved import EXCHANGE
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
-from retexo_fl.federation.asking import SUM, Ask, Round, WaitPolicy
-from retexo_fl.federation.rounds.checked_answers import check_collected
-from retexo_fl.federation.rounds.key_renewal import ask_cohorts
-from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, members
+from retexo_fl.federation.asking import SUM, WaitPolicy, Who, members
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.ledger import ALL_PEERS, OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.units import clients_named, format_counted
 
-#: How long clients are waited for of whom no answer is needed.
-_OPTIONAL_WITHIN_S: Final = 60.0
 #: By attempt and stage, the clients of whom it is not known what their exchange moved.
 Untold: TypeAlias = MutableMapping[tuple[int, int], set[int]]
 
@@ -46,6 +39,8 @@ class Clients:
         policy: How long answers are waited for, and of how many.
         ledger: Counts what clients report as moved.
         masking: How sums are masked; None where the server gets each client's.
+        hold_weights: Clients hold weights, of which they are sent changes and names.
+        exchange_in_rounds: What clients answer takes exchanges with their peers.
         untold: What the ledger lacks, where sums are masked.
     """
 
@@ -53,6 +48,8 @@ class Clients:
     policy: WaitPolicy
     ledger: TrafficLedger
     masking: MaskedSums | None = None
+    hold_weights: bool = False
+    exchange_in_rounds: bool = False
     untold: Untold = field(default_factory=dict)
 
     @property
@@ -87,86 +84,6 @@ class Clients:
             return [client for client in among if client not in behind]
         whole = {*self.masking.clients(without=behind)}
         return [client for client in among if client in whole]
-
-    def sums(
-        self,
-        requests: Mapping[int, Request[Any]],
-        *,
-        lengths: SumLengths,
-        stage: int,
-        purpose: str,
-        counted: frozenset[int] | None = None,
-    ) -> Round[Iterable[tuple[Who, Any]]]:
-        """Ask for sums; return each client's, or where they are masked that of all.
-
-        Args:
-            requests: By client, ascending; where they are masked of whole cohorts, all the same.
-            lengths: How many numbers an answer has.
-            stage: Stage index for the ledger.
-            purpose: For the ledger.
-            counted: As in :class:`.Ask`.
-        """
-        answers = yield from self.asked(requests, stage=stage, purpose=purpose, counted=counted)
-        if self.masking is None:
-            return answers
-        request = next(iter(requests.values()))
-        return [self.masking.summed(request, dict(answers), lengths)]
-
-    def asked(
-        self,
-        requests: Mapping[int, Request[Any]],
-        *,
-        stage: int,
-        purpose: str,
-        counted: frozenset[int] | None = None,
-        again: bool = True,
-    ) -> Round[Iterable[tuple[int, Any]]]:
-        """Ask for sums; return each client's answer, as it came.
-
-        Under masks, a client whose process began anew has no keys. It gets new ones, with its
-        cohort, before that is asked the next time; what they have told of exchanges under earlier
-        ones does not add up, and is asked for again.
-
-        Args:
-            requests: As in :meth:`sums`.
-            stage: Likewise.
-            purpose: Likewise.
-            counted: Likewise.
-            again: As for :func:`.ask_cohorts`.
-
-        Raises:
-            RetexoError: As :func:`.ask_cohorts`.
-        """
-        if self.masking is None:
-            return (yield Ask(requests=requests, stage=stage, purpose=purpose, counted=counted))
-        ask = Ask(
-            requests=requests,
-            stage=stage,
-            purpose=purpose,
-            counted=counted,
-            cohorts=self.masking.grouped(requests),
-        )
-        answers = yield from ask_cohorts(self.masking, ask, self.policy.quorum, again=again)
-        yield from self._ask_untold(self.masking, {client for client, _ in answers})
-        return answers
-
-    def end(self, ticket: Ticket) -> Round[None]:
-        """Have all clients forget the job, where none did at its last answer: under masks.
-
-        One that is away keeps it until it needs the room.
-        """
-        if self.masking is None:
-            return
-        request = EndRequest(ticket=ticket)
-        answers = yield Ask.of(
-            self.hellos,
-            request,
-            stage=ticket.stage,
-            purpose="end",
-            counted=frozenset(),
-            within_s=_OPTIONAL_WITHIN_S,
-        )
-        deque(answers, maxlen=0)
 
     def count_stage(self, ticket: Ticket, client: int, traffic: Traffic, *, direction: str) -> None:
         """Enter what a client moved to (``out``) or from (``in``) all peers before a stage.
@@ -207,25 +124,6 @@ class Clients:
             exchange.vectors += moved.vectors
             untold.difference_update(cohort)
 
-    def _ask_untold(self, masking: MaskedSums, there: Collection[int]) -> Round[None]:
-        """Ask cohorts that are there whole what they moved before, where that is not known."""
-        for stage, exchange in masking.exchanged.items():
-            untold = self.untold[exchange.ticket.attempt, stage].intersection(there)
-            cohorts = [c.members for c in masking.cohorts if untold.issuperset(c.members)]
-            if not cohorts:
-                continue
-            answers = yield Ask.of(
-                sorted(chain(*cohorts)),
-                CollectRequest(ticket=exchange.ticket),
-                stage=stage,
-                purpose="collect",
-                counted=frozenset(),
-                within_s=_OPTIONAL_WITHIN_S,
-            )
-            for client, answer in answers:
-                check_collected(self.hellos[client], answer)
-                self.count_cohort(exchange.ticket, client, answer)
-
     def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int | None:
         """Return how many vectors clients sent before a stage; None where that is not known."""
         if self.masking is None:
@@ -233,6 +131,19 @@ class Clients:
         if self.untold.get((ticket.attempt, ticket.stage)):
             return None
         return self.masking.exchange(ticket).vectors
+
+    def count_cohorts(self, request: Request[Any], answers: Mapping[int, MaskedAnswer]) -> None:
+        """Enter what whole cohorts exchanged inside a round for their answers.
+
+        Raises:
+            RemoteProtocolError: They tell no such sum.
+        """
+        told = {client: answer.moved for client, answer in answers.items()}
+        if self.masking is None or not any(told.values()):
+            return
+        for cohort, moved in self.masking.moved(type(request), told):
+            for purpose, traffic in moved.by_purpose.items():
+                self.count_round(request.ticket, cohort, traffic, purpose=purpose)
 
     def count_round(self, ticket: Ticket, who: Who, traffic: PeerTraffic, *, purpose: str) -> None:
         """Enter what a client, or a cohort, and its peers exchanged inside a round."""

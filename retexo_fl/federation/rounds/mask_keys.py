@@ -17,7 +17,7 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     RoundIncomplete,
 )
-from retexo_fl.federation.asking import Round, named
+from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.key_renewal import count_cohorts, tell_keys
@@ -178,11 +178,10 @@ def check_sums_train(masking: MaskedSums, hellos: Collection[HelloAnswer]) -> No
 
 def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[LabelTotals]:
     """Ask all clients how many nodes of each class they have, as one masked sum."""
-    assert clients.masking is not None
     one = next(iter(clients.hellos.values()))
-    answers = yield from clients.sums(
-        dict.fromkeys(clients.masking.clients(), LabelsRequest(ticket=ticket)),
-        lengths=sum_lengths(config, one.classes),
+    answers = yield Ask(
+        requests=dict.fromkeys(clients.hellos, LabelsRequest(ticket=ticket)),
+        sums=lambda: sum_lengths(config, one.classes),
         stage=-1,
         purpose="labels",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from retexo_fl.client.api import (
     CountsAnswer,
@@ -23,19 +23,12 @@ from retexo_fl.client.api import (
 from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, form_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
-from retexo_fl.federation.asking import named
+from retexo_fl.federation.asking import Who, named
 from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
 T = TypeVar("T")
-#: A client, or those whose answers came as one sum.
-Who: TypeAlias = int | tuple[int, ...]
-
-
-def members(who: Who) -> tuple[int, ...]:
-    """Return the clients, ascending."""
-    return (who,) if isinstance(who, int) else who
 
 
 @dataclass(slots=True, kw_only=True)

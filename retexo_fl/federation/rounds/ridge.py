@@ -8,7 +8,7 @@ import numpy as np
 
 from retexo_fl.client.api import GramRequest, Ticket
 from retexo_fl.client.masked_answers import SumLengths
-from retexo_fl.federation.asking import Round
+from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.rounds.checked_answers import check_sums
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.masking.step import SharedStep
@@ -38,9 +38,9 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         terms, most = len(clients.hellos), clients.most_train
         step = SharedStep.of_sum(_MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
         request = GramRequest(ticket=ticket, steps=step.told)
-    answers = yield from clients.sums(
-        dict.fromkeys(clients.able(clients.hellos, ()), request),
-        lengths=SumLengths(update=len(total)),
+    answers = yield Ask(
+        requests=dict.fromkeys(clients.hellos, request),
+        sums=lambda: SumLengths(update=len(total)),
         stage=ticket.stage,
         purpose="gram",
         counted=training,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
-    MaskedAnswer,
     Request,
     Sums,
     Ticket,
@@ -25,7 +24,7 @@ from retexo_fl.client.masked_answers import SumLengths, sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.aggregators import RoundFacts, make_aggregator
-from retexo_fl.federation.asking import Round, named
+from retexo_fl.federation.asking import Answers, Ask, Round, Who, members, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import (
@@ -35,7 +34,6 @@ from retexo_fl.federation.rounds.checked_answers import (
 )
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.control_variates import ControlVariates
-from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.plugins import is_plugin
@@ -72,7 +70,6 @@ class StageTraining:
         absent: Clients whose answers the last round was closed without, ascending.
         summed: How many clients' updates its masked sum is of; None where sums are not masked.
         cut: How many values of these exceeded what their steps reach.
-        behind: Clients that are not asked, because they have yet to catch up with the exchange.
         report_sums: Of all clients, after the test; may be empty.
         own_figures: By client, its own figure of the test, where they were asked for.
     """
@@ -95,7 +92,6 @@ class StageTraining:
         self.absent = state.absent
         self.summed: int | None = state.summed
         self.cut: int | None = state.cut
-        self.behind: frozenset[int] = frozenset()
         self.report_sums: np.ndarray = np.zeros(0)
         self.own_figures: dict[int, float] = {}
         self._config = config
@@ -164,8 +160,10 @@ class StageTraining:
         validation, examples, loss_sum = Tally(), 0, 0.0
         measured: list[np.ndarray] = []
         answered: set[int] = set()
+        is_sum = False
         for who, answer in answers:
             answered.update(members(who))
+            is_sum = not isinstance(who, int)
             if isinstance(answer, TrainAnswer):
                 measured.append(self._add_update(who, number, answer))
                 examples += answer.examples
@@ -183,7 +181,8 @@ class StageTraining:
         score = self._score(validation)
         if number > 1:
             self.best.offer(sent, number - 1, score)
-        self._note_sum(answered, measured)
+        if is_sum:
+            self._note_sum(answered, measured)
         if measured:
             self._steps = self._codec.steps(self._largest(np.stack(measured)), self._steps)
         self.round, self.loss = number, loss
@@ -192,8 +191,6 @@ class StageTraining:
 
     def _note_sum(self, answered: set[int], measured: list[np.ndarray]) -> None:
         """Note whose updates a masked round added up, and how much of them was cut."""
-        if self._clients.masking is None:
-            return
         self.summed = len(answered.intersection(self.training))
         self.cut = int(sum(one[-1] for one in measured))
         if self.cut > self._codec.most_cut(len(self.weights) * self.summed):
@@ -213,7 +210,11 @@ class StageTraining:
         """
         coded = self._named(weights)
         answers = yield from self._ask(
-            lambda form: self._evaluate_requests(form, nodes), weights, coded, purpose="evaluate"
+            lambda form: self._evaluate_requests(form, nodes),
+            weights,
+            coded,
+            purpose="evaluate",
+            ends=nodes == "test",
         )
         found = Tally()
         for who, answer in answers:
@@ -221,8 +222,6 @@ class StageTraining:
             if answer.own:
                 self.own_figures[members(who)[0]] = answer.own[0]
         self.report_sums = found.report_sums
-        if nodes == "test":
-            yield from self._clients.end(self.ticket)
         return self._score(found)
 
     def validate_last(self) -> Round[Score]:
@@ -291,8 +290,9 @@ class StageTraining:
         """Return selected weights as they are sent: whole, if clients hold them no more."""
         best = self.best
         is_best = best.weights is not None and np.array_equal(best.weights, weights)
-        # After the test clients forget the job: then all could not be asked again.
-        if self._all_again or not is_best:
+        # After the test clients forget the job: then all could not be asked again, as where they
+        # exchange in rounds.
+        if self._clients.exchange_in_rounds or not is_best:
             return self._whole(weights)
         return name_of_selected(
             self._codec,
@@ -301,11 +301,6 @@ class StageTraining:
             self._key(self.round, 0),
             rounds_ago=self.round - best.round_number,
         )
-
-    @property
-    def _all_again(self) -> bool:
-        """Whether all clients are asked again where some lack weights: peers have their vectors."""
-        return self._config.traits.exchanges_in_rounds
 
     def _whole(self, weights: np.ndarray) -> np.ndarray:
         return self._codec.encode_weights(weights, self._key(self.round, 0), None)
@@ -317,68 +312,27 @@ class StageTraining:
         coded: np.ndarray,
         *,
         purpose: str,
-    ) -> Round[Iterable[tuple[Who, Any]]]:
-        """Ask; return the answers, or where they are masked the sum of them."""
-        answers: Iterable[tuple[Who, Any]] = yield from self._ask_each(
-            requests, sent, coded, purpose=purpose
+        ends: bool = False,
+    ) -> Round[Answers]:
+        """Ask with coded weights; with whole ones, those that could not decode them."""
+        changes = self._codec.sends_changes
+        answers = yield Ask(
+            requests=requests(coded),
+            stage=self.ticket.stage,
+            purpose=purpose,
+            counted=frozenset(self.training) if purpose == "train" else None,
+            sums=self._lengths,
+            again=(lambda: requests(self._whole(sent))) if changes else None,
+            all_again=self._clients.exchange_in_rounds,
+            ends=ends,
         )
-        masking = self._clients.masking
-        if masking is None:
-            return answers
-        masked: dict[int, Any] = dict(answers)  # type: ignore[arg-type]
-        request = next(iter(requests(coded).values()))
-        self._count_cohorts(request, masked)
-        return [masking.summed(request, masked, self._lengths())]
+        if changes:
+            self._held = sent
+        return answers
 
     def _lengths(self) -> SumLengths:
         classes = next(iter(self._clients.hellos.values())).classes
         return sum_lengths(self._config, classes, update=len(self.weights))
-
-    def _ask_each(
-        self,
-        requests: Callable[[np.ndarray], dict[int, Request[object]]],
-        sent: np.ndarray,
-        coded: np.ndarray,
-        *,
-        purpose: str,
-    ) -> Round[Iterable[tuple[int, Any]]]:
-        """Ask with coded weights; then with whole ones those that could not decode them.
-
-        Where clients exchange in rounds, all are asked again.
-        """
-        training = frozenset(self.training) if purpose == "train" else None
-        answers = yield from self._asking(requests(coded), purpose, training)
-        if not self._codec.sends_changes:
-            return answers
-        self._held = sent
-        found = dict(answers)
-        lacking = {client for client, answer in found.items() if answer.lacks_weights}
-        if lacking and self._all_again:
-            if self._clients.masking is None:
-                for client, answer in found.items():
-                    self._count_traffic(client, answer)
-            self._count_cohorts(next(iter(requests(coded).values())), found)
-            lacking = {*found}
-        if lacking:
-            whole = {
-                c: request for c, request in requests(self._whole(sent)).items() if c in lacking
-            }
-            counted = None if training is None else training & lacking
-            answers = yield from self._asking(whole, purpose, counted)
-            found = {c: answer for c, answer in found.items() if c not in lacking} | dict(answers)
-        return sorted(found.items())
-
-    def _asking(
-        self, requests: dict[int, Request[object]], purpose: str, counted: frozenset[int] | None
-    ) -> Round[Iterable[tuple[int, Any]]]:
-        return self._clients.asked(
-            requests,
-            stage=self.ticket.stage,
-            purpose=purpose,
-            counted=counted,
-            # The next round comes soon; what is only measured once has everybody.
-            again=purpose != "train",
-        )
 
     def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
         ticket, is_test = replace(self.ticket, round=self.round), nodes == "test"
@@ -386,11 +340,11 @@ class StageTraining:
             ticket=ticket,
             weights=coded,
             nodes=nodes,
-            last=is_test and self._clients.masking is None,
+            last=is_test,
             label_facts=self._label_facts,
         )
         asked = self._participants.everyone if is_test else self._participants.validation
-        return dict.fromkeys(self._present(asked), request)
+        return dict.fromkeys(asked, request)
 
     def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
         ticket = replace(self.ticket, round=number)
@@ -403,13 +357,13 @@ class StageTraining:
         )
 
         def asked(client: int) -> Request[object]:
-            if client not in self.training and self._clients.masking is None:
+            if client not in self._participants.updating:
                 return evaluate
             if self._controls is None:
                 return train
             return replace(train, weights=self._controls.beside(coded, client))
 
-        return {client: asked(client) for client in self._present(self._participants.asked)}
+        return {client: asked(client) for client in self._participants.asked}
 
     def _add_update(self, who: Who, number: int, answer: TrainAnswer) -> np.ndarray:
         """Hand an update, or a sum, to the aggregator; return what the codec measures of it."""
@@ -418,7 +372,6 @@ class StageTraining:
         check_update(
             self._clients.hello(who), answer, in_batches=in_batches, least_loss=self._least_loss
         )
-        self._count_traffic(who, answer)
         client = members(who)[0]
         with named(who):
             groups = self._codec.groups(answer.update_sum) if self._controls is None else None
@@ -448,7 +401,6 @@ class StageTraining:
     def _evaluated(self, who: Who, answer: EvaluateAnswer, nodes: str) -> Tally:
         hello, count = self._clients.hello(who), answer.examples
         check_evaluated(hello, answer, nodes=nodes, least_loss=self._least_loss)
-        self._count_traffic(who, answer)
         return Tally(
             count=count,
             loss_sum=answer.loss_sum,
@@ -463,25 +415,6 @@ class StageTraining:
     def _least_loss(self) -> float:
         """Of a node: what is the user's own may be anything."""
         return -math.inf if is_plugin(self._config.loss) else 0.0
-
-    def _count_traffic(self, who: Who, answer: TrainAnswer | EvaluateAnswer) -> None:
-        """Enter what a client and its peers exchanged for an answer; a sum tells none."""
-        if isinstance(answer, TrainAnswer):
-            moved = {"train": answer.training_traffic, "evaluate": answer.validation_traffic}
-        else:
-            moved = {"evaluate": answer.traffic}
-        for purpose, traffic in moved.items():
-            self._clients.count_round(self.ticket, who, traffic, purpose=purpose)
-
-    def _count_cohorts(self, request: Request[object], answers: Mapping[int, MaskedAnswer]) -> None:
-        """Enter what whole cohorts exchanged for their answers, where these are masked."""
-        masking = self._clients.masking
-        told = {client: answer.moved for client, answer in answers.items()} if masking else {}
-        if masking is None or not any(told.values()):
-            return
-        for cohort, moved in masking.moved(type(request), told):
-            for purpose, traffic in moved.by_purpose.items():
-                self._clients.count_round(self.ticket, cohort, traffic, purpose=purpose)
 
     def _validated(self, who: Who, update: TrainAnswer) -> Tally:
         hello, count = self._clients.hello(who), update.validation_examples
@@ -513,9 +446,6 @@ class StageTraining:
             size=len(self.weights),
             dtype=str(self.weights.dtype),
         )
-
-    def _present(self, clients: Iterable[int]) -> list[int]:
-        return self._clients.able(clients, self.behind)
 
 
 def name_of_selected(

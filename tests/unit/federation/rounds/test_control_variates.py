@@ -103,7 +103,9 @@ def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
         TICKET,
         state or StageState.first(np.ones(SIZE)),
         clients=Clients(hellos=hellos, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger()),
-        participants=Participants(training=(0, 1, 2), validation=(0, 1, 2), everyone=(0, 1, 2)),
+        participants=Participants(
+            training=(0, 1, 2), validation=(0, 1, 2), everyone=(0, 1, 2), updating=(0, 1, 2)
+        ),
         codec=PlainUpdates(),
     )
 

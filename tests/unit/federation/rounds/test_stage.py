@@ -10,9 +10,7 @@ import pytest
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
-    PeerTraffic,
     Ticket,
-    Traffic,
     TrainAnswer,
     TrainRequest,
 )
@@ -23,7 +21,7 @@ from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
-from retexo_fl.ledger import TrafficLedger, Volume
+from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import PlainUpdates
 from tests.support.promises import hello_of
@@ -40,7 +38,9 @@ def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
         TICKET,
         state or StageState.first(np.zeros(2, np.float32)),
         clients=Clients(hellos=HELLOS, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger()),
-        participants=Participants(training=(0, 2), validation=(0, 1), everyone=(0, 1, 2)),
+        participants=Participants(
+            training=(0, 2), validation=(0, 1), everyone=(0, 1, 2), updating=(0, 2)
+        ),
         codec=PlainUpdates(),
     )
 
@@ -82,11 +82,9 @@ def test_a_round_asks_those_who_have_something_to_say() -> None:
     assert ask.requests[0] is ask.requests[2]
     assert (ask.stage, ask.purpose, ask.counted) == (1, "train", frozenset({0, 2}))
     assert {item.ticket.round for item in ask.requests.values()} == {1}
-    training.behind = frozenset({0})
-    assert list(next(training.train()).requests) == [1, 2]
-    assert list(next(training.evaluate(weights, "validation")).requests) == [1]
-    training.behind = frozenset()
+    assert list(next(training.evaluate(weights, "validation")).requests) == [0, 1]
     tested = next(training.evaluate(weights, "test"))
+    assert tested.ends
     assert list(tested.requests) == [0, 1, 2]
     assert all(item.last for item in tested.requests.values())  # type: ignore[attr-defined]
 
@@ -119,29 +117,10 @@ def test_each_round_validates_the_weights_of_the_one_before() -> None:
 
 def test_who_has_not_answered_is_absent() -> None:
     training = stage()
-    training.behind = frozenset({1})
     answered(training.train(), (2, update(2, 4.0, 4.0)))
     assert training.absent == (0, 1)
     assert training.weights.tolist() == [1.0, 1.0]
     assert stage(training.state()).absent == (0, 1)
-
-
-def test_what_clients_exchanged_inside_a_round_is_entered() -> None:
-    training = stage()
-    moved = Traffic(boundary=Volume(messages=1, raw=8, payload=7, wire=9))
-    traffic = PeerTraffic(sent=moved, received=moved)
-    answered(
-        training.train(),
-        (0, update(0, 1.0, 1.0, training_traffic=traffic, validation_traffic=traffic)),
-        (1, judged(1, 0)),
-        (2, update(2, 1.0, 1.0)),
-    )
-    ledger = training._clients.ledger
-    for purpose in ("train", "evaluate"):
-        for direction in ("out", "in"):
-            volume = ledger.sum(client=0, purpose=purpose, direction=direction, kind="boundary")
-            assert (volume.payload, volume.wire) == (7, 9)
-    assert ledger.sum(client=2).payload == 0
 
 
 @pytest.mark.parametrize(
