@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from retexo_fl.errors import ChannelClosed, ChannelUnavailable, LocalProtocolError
 from retexo_fl.kernel_path.endpoint import DatagramEndpoint, UserSpaceReceiver
 from retexo_fl.kernel_path.endpoint.broadcasting import BroadcastKind
+from retexo_fl.kernel_path.endpoint.receive_buffer import Received
 from retexo_fl.kernel_path.endpoint.udp_socket import (
     Message,
     UdpSocket,
@@ -315,6 +316,24 @@ def test_what_the_socket_has_no_room_for_is_sent_when_it_has() -> None:
         assert np.array_equal(receiver.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
         state = sender.sending(b"s")
         assert receiver.counters()["data_new"] == state.packets
+
+
+class _FloodedSocket(UdpSocket):
+    """Has something for whoever reads, as where others send without end."""
+
+    def receive(self) -> Received | None:
+        junk, size = np.zeros(128, np.uint8), np.array([64])
+        names = np.zeros((1, 16), np.uint8)
+        return super().receive() or Received(junk, 64, size, size, names)
+
+
+def test_whoever_is_sent_packets_without_end_still_sends() -> None:
+    values, where = vectors(6000, 64), places(6000, 50)
+    with endpoint(_FloodedSocket("127.0.0.1:0")) as sender, endpoint() as receiver:
+        begin(receiver, b"k", width=64, accumulators=50, streams=1)
+        send(sender, b"s", values, [(receiver, grant(receiver, b"k", where, width=64))])
+        sent(sender, b"s")
+        assert np.array_equal(receiver.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
 
 
 def test_closing_while_sending_ends_soon_and_all_calls_say_so() -> None:
