@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -57,15 +56,11 @@ from tests.support.runs import (
 def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all masks be zero: the same whole numbers, in the clear."""
 
-    def of_zeros(seed: bytes) -> Callable[[memoryview, bytearray], object]:
-        del seed
-
-        def write(zeros: memoryview, room: bytearray) -> None:
+    class Zeros:
+        def update_into(self, zeros: memoryview, room: bytearray) -> None:
             room[: len(zeros)] = zeros
 
-        return write
-
-    monkeypatch.setattr(streams, "_stream", of_zeros)
+    monkeypatch.setattr(streams, "key_stream", lambda what, seed: Zeros())
 
 
 def courses(run: Path) -> list[dict[str, Any]]:
