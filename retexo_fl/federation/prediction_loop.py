@@ -40,12 +40,11 @@ from retexo_fl.federation.asking import (
     Who,
     members,
 )
-from retexo_fl.federation.greeting import greet
+from retexo_fl.federation.greeting import Federation
+from retexo_fl.federation.opening import open_attempt
 from retexo_fl.federation.rounds.checked_answers import check_predicted, checked_sums
 from retexo_fl.federation.rounds.clients import Clients, untold_bytes
 from retexo_fl.federation.rounds.exchange import exchange_rows
-from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import begin_sums, cohort_count
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.federation.wrappers import Rounds
 from retexo_fl.graph.labels import REGRESSION
@@ -155,32 +154,12 @@ class PredictionLoop:
         )
         digits = self.model.digest[:MODEL_DIGITS]
         job = f"{PREDICTION_PREFIX}{digits}{secrets.token_hex(6 - MODEL_DIGITS // 2)}"
-        hello = Ticket(job=job, attempt=1)
-        federation = greet(
+        _, clients = open_attempt(
             messenger,
-            hello,
-            clients=self.config.clients,
+            Ticket(job=job, attempt=1),
+            self.config,
             to_train=False,
-            useful=cohort_count(self.config),
-        )
-        self.model.check_fits(
-            recipe=federation.recipe,
-            features=federation.features,
-            classes=federation.classes,
-            edge_features=federation.edge_features,
-            source="clients",
-        )
-        if self.config.introductions:
-            messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
-        masking = None
-        if self.config.secure_aggregation == "masked":
-            masking = messenger.run(begin_sums(hello, federation.hellos, self.config))
-            federation = federation.under(masking, all_train=False)
-        clients = Clients(
-            hellos=federation.hellos,
-            policy=messenger.policy,
-            ledger=self._ledger,
-            masking=masking,
+            check=self._check_fits,
         )
         stages = self.model.shape.stages
         self.tell(
@@ -199,6 +178,15 @@ class PredictionLoop:
             ledger=self._ledger,
             counts_right=self.config.task != REGRESSION,
             metric=self._metric(clients, answers),
+        )
+
+    def _check_fits(self, federation: Federation) -> None:
+        self.model.check_fits(
+            recipe=federation.recipe,
+            features=federation.features,
+            classes=federation.classes,
+            edge_features=federation.edge_features,
+            source="clients",
         )
 
     def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:

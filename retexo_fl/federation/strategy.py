@@ -30,24 +30,19 @@ from retexo_fl.federation.asking import (
     answer_of,
 )
 from retexo_fl.federation.exchanges import Exchanges
-from retexo_fl.federation.greeting import Federation, greet
+from retexo_fl.federation.greeting import Federation
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
 from retexo_fl.federation.modelled import check_links
+from retexo_fl.federation.opening import open_attempt
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients, untold_bytes
-from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import (
-    add_up_labels,
-    begin_sums,
-    check_sums_train,
-    cohort_count,
-)
+from retexo_fl.federation.rounds.mask_keys import add_up_labels
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.wrappers import Rounds
-from retexo_fl.graph.labels import LINKS, REGRESSION
+from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
@@ -251,21 +246,14 @@ class LazyMessagePassing(Strategy):
             clock=watch.clock,
         )
         hello = Ticket(job=job.job, attempt=job.attempt)
-        federation = greet(
+        federation, clients = open_attempt(
             messenger,
             hello,
-            clients=config.clients,
-            all_train=config.traits.exchanges_in_rounds,
-            counts_links=config.task == LINKS,
-            useful=cohort_count(config),
+            config,
+            to_train=True,
+            hold_weights=self._codec.sends_changes,
+            untold=job.untold,
         )
-        if config.introductions:
-            messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
-        masking = None
-        if config.secure_aggregation == "masked":
-            masking = messenger.run(begin_sums(hello, federation.hellos, config))
-            check_sums_train(masking, federation.answers)
-            federation = federation.under(masking, all_train=config.traits.exchanges_in_rounds)
         job.check_partitioning(federation.answers[0].partitioning)
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
@@ -277,21 +265,12 @@ class LazyMessagePassing(Strategy):
             classes=federation.classes,
             edge_features=federation.edge_features,
         )
-        clients = Clients(
-            hellos=federation.hellos,
-            policy=messenger.policy,
-            ledger=job.ledger,
-            masking=masking,
-            hold_weights=self._codec.sends_changes,
-            exchange_in_rounds=config.traits.exchanges_in_rounds,
-            untold=job.untold,
-        )
         job.rows = clients.rows
         exchanges = Exchanges(messenger, clients, config, job, codec=self._codec, watch=watch)
         rounds = Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind)
         labels = (
             LabelTotals.of_hellos(config, federation.answers)
-            if masking is None
+            if clients.masking is None
             else rounds.carry_out(add_up_labels(clients, hello, config))
         )
         if not job.label_facts:
