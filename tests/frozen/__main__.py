@@ -7,6 +7,9 @@ clients by sender, receiver, stage, size and content, then weights, predictions 
 Prints a line for each case: ``equal``, or the first thing that differs. The exit code is 1 where
 one does. All cases take two minutes of CPU.
 
+What a run draws comes from a stream of the case's own, so contents under masks are compared, too: a
+change of what is drawn, in which order, or of how masks are made, needs ``--sizes``.
+
 Each version brings its own ``tests/frozen``, so a change of the package's insides may change how
 they are noted. Of agents blocks are compared by the account, and questions that were asked again
 until vectors had come once: how often depends on the machine.
