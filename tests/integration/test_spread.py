@@ -11,8 +11,8 @@ from tests.support.spread import measured, reads_in, weight
 
 #: What was measured last. Lower a number that has fallen; a commit that raises one says why.
 BOUNDS: Final = {
-    "reads of choices": 333,
-    "modules that read choices": 87,
+    "reads of choices": 330,
+    "modules that read choices": 88,
     "modules of a round": 55,
     "functions of a round": 231,
     "modules that masks add to it": 21,
