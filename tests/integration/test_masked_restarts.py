@@ -65,7 +65,9 @@ class Owned:
         return self.federation.agreement.cohort_of(client).members
 
     def keep(self, clients: InProcessClients) -> None:
+        # Those of a resume have not signed either.
         self.clients = clients
+        self.jobs.clear()
 
     def start(self, job: str, client: int) -> None:
         """Have a client be in a process that has just started."""

@@ -63,7 +63,7 @@ RATIOS = {
         "copies to 4 peers: tc / gso",
     },
     "masked_sums": {
-        "70 clients: client of SecAgg+ / ours",
+        "cohorts of 5: client of SecAgg+ / ours",
         "rounds of 10 clients, 8 bits: masked / not",
     },
     "peers": {
