@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+from flwr.app import Message
 
 from retexo_fl.client.api import (
     CollectAnswer,
@@ -15,7 +16,7 @@ from retexo_fl.client.api import (
     PublishRequest,
     Request,
 )
-from retexo_fl.federation.asking import Ask, Messenger, Round
+from retexo_fl.federation.asking import Ask, Messenger, Round, answer_of
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import (
     Exchanged,
@@ -68,6 +69,15 @@ class ExchangeWith:
         """Yield all clients' answers to a question, in client order.
 
         Raises:
+            RetexoError: As :meth:`replies`.
+        """
+        for client, reply in self.replies(ask):
+            yield client, answer_of(ask, client, reply)
+
+    def replies(self, ask: Ask) -> Iterator[tuple[int, Message]]:
+        """Yield all clients' replies to a question, in client order.
+
+        Raises:
             RetexoError: As :meth:`.Messenger.answers` and :func:`.exchange_rows`.
         """
         collect = CollectRequest(ticket=self.request.ticket)
@@ -79,22 +89,22 @@ class ExchangeWith:
             self._publish(list(ask.requests), name=self.name)
         late: list[int] = []
         lacking: list[int] = []
-        held: dict[int, Any] = {}
-        for client, before, answer in self.messenger.answers_after(first, ask):
+        held: dict[int, Message] = {}
+        for client, before, reply in self.messenger.replies_after(first, ask):
             if self._note(client, before):
                 lacking.append(client)
-            if answer is None:
+            if reply is None:
                 late.append(client)
             elif late:
-                held[client] = answer
+                held[client] = reply
             else:
-                yield client, answer
+                yield client, reply
         if late:
             if lacking:
                 self._publish(lacking, name=None)
             self.missing = self.messenger.run(self.collect_late(late))
-            again = {client: ask.requests[client] for client in late}
-            held |= dict(self.messenger.answers(replace(ask, requests=again)))
+            again = ask.among(late)
+            held |= dict(self.messenger.replies(again, self.messenger.questions(again)))
             yield from sorted(held.items())
 
     def _publish(self, among: Sequence[int], *, name: np.ndarray | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from retexo_fl.client.api import CollectRequest, PublishRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete
-from retexo_fl.federation.asking import UNWATCHED, Messenger, Round, Watch
+from retexo_fl.federation.asking import UNWATCHED, Ask, Messenger, Round, Watch
 from retexo_fl.federation.asking.ask import T
 from retexo_fl.federation.exchange_with import ExchangeWith
 from retexo_fl.federation.job_state import JobState
@@ -74,6 +74,7 @@ class Exchanges:
 
     def run(self, stage: int) -> Exchanged:
         """Run the exchange of a stage with all who can take part in it."""
+        begun_s = self._watch.clock.now_s()
         if stage:
             self._catch_up(stage - 1)
         clients = [c for c in self._messenger.clients if c not in self._behind]
@@ -90,6 +91,7 @@ class Exchanges:
         for client in clients:
             if client not in exchanged.closed:
                 self._behind[client] = stage
+        self._job.exchange_s += self._watch.clock.now_s() - begun_s
         return exchanged
 
     @property
@@ -114,12 +116,21 @@ class Exchanges:
         with all of them. A client whose vectors are late is asked again.
         """
         ask = next(asking)
-        clients = self._messenger.clients
-        if not self.go_along or list(ask.requests) != clients:
+        if not self.goes_with(ask):
             exchanged = self.run(stage)
             return exchanged, self._messenger.go_on(asking, self._messenger.answers(ask))
+        both = self.with_question(stage)
+        result = self._messenger.go_on(asking, both.answers(ask))
+        return both.exchanged, result
+
+    def goes_with(self, ask: Ask) -> bool:
+        """Whether an exchange goes in the messages of a question."""
+        return self.go_along and list(ask.requests) == self._messenger.clients
+
+    def with_question(self, stage: int) -> ExchangeWith:
+        """Return what runs the exchange of a stage together with a question that it goes with."""
         ticket = self._job.ticket(stage)
-        both = ExchangeWith(
+        return ExchangeWith(
             messenger=self._messenger,
             clients=self._clients,
             request=self._request(stage),
@@ -128,8 +139,6 @@ class Exchanges:
                 self._clients, ticket, late, config=self._config, watch=self._watch
             ),
         )
-        result = self._messenger.go_on(asking, both.answers(ask))
-        return both.exchanged, result
 
     def publishing(self, stage: int) -> Round[None]:
         """Have all clients send their vectors of a stage, which :meth:`run` waits for."""

@@ -3,15 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.serverapp import Grid
 
 from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Messenger
+from retexo_fl.federation.aggregators import make_aggregator
+from retexo_fl.federation.asking import UNWATCHED, Messenger, Silence, WaitPolicy, Watch
+from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
+from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import LabelTotals, check_goal
 from retexo_fl.federation.rounds.clients import Clients, Untold
 from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import begin_sums, check_sums_train, cohort_count
+from retexo_fl.federation.rounds.mask_keys import (
+    add_up_labels,
+    begin_sums,
+    check_sums_train,
+    cohort_count,
+)
+from retexo_fl.federation.wrappers import Rounds
 from retexo_fl.graph.labels import LINKS
+from retexo_fl.training.effective_plan import note_effective_plan
+from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.updates import UpdateCodec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The clients of an attempt, and what follows from their hellos.
+
+    Attributes:
+        job: Its finished stages, and its bytes so far.
+        messenger: The way to the clients by their indices.
+        clients: What rounds need of them.
+        federation: Who takes part in what.
+        labels: What is known of all clients' labels together.
+        exchanges: Those before stages.
+        rounds: Carries out what is asked between them.
+        schedule: Which layers each stage trains.
+    """
+
+    job: JobState
+    messenger: Messenger
+    clients: Clients
+    federation: Federation
+    labels: LabelTotals
+    exchanges: Exchanges
+    rounds: Rounds
+    schedule: Schedule
 
 
 def open_attempt(
@@ -70,3 +112,78 @@ def open_attempt(
         untold={} if untold is None else untold,
     )
     return federation, clients
+
+
+def open_training(
+    grid: Grid,
+    config: RunConfig,
+    job: JobState,
+    *,
+    codec: UpdateCodec,
+    on_silence: Callable[[Silence], None] = lambda silence: None,
+    watch: Watch = UNWATCHED,
+) -> Joined:
+    """Wait for the clients of a training, and learn the sizes of their parts.
+
+    Args:
+        grid: The way to the clients' Flower nodes.
+        config: Of the run.
+        job: What earlier attempts achieved.
+        codec: Of updates and weights on their way.
+        on_silence: Called while a question waits for clients on other machines.
+        watch: Its clock, for all waits; goes with every exchange.
+
+    Raises:
+        PartitionError: The clients' parts do not belong together.
+        ConfigurationError: The aggregator needs more clients with train nodes, or the metric other
+            classes.
+        RoundIncomplete: Clients are missing.
+    """
+    note_effective_plan(config)
+    messenger = Messenger(
+        grid,
+        ledger=job.ledger,
+        policy=WaitPolicy.of(config),
+        on_silence=on_silence,
+        clock=watch.clock,
+    )
+    hello = Ticket(job=job.job, attempt=job.attempt)
+    federation, clients = open_attempt(
+        messenger,
+        hello,
+        config,
+        to_train=True,
+        hold_weights=codec.sends_changes,
+        untold=job.untold,
+    )
+    job.check_partitioning(federation.answers[0].partitioning)
+    training = federation.participants.training
+    least = min(config.min_clients or len(training), len(training))
+    make_aggregator(config.aggregator).check_clients(least)
+    check_goal(config, federation.classes)
+    shape = ModelShape.of(
+        config,
+        inputs=federation.features,
+        classes=federation.classes,
+        edge_features=federation.edge_features,
+    )
+    job.rows = clients.rows
+    exchanges = Exchanges(messenger, clients, config, job, codec=codec, watch=watch)
+    rounds = Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind)
+    labels = (
+        LabelTotals.of_hellos(config, federation.answers)
+        if clients.masking is None
+        else rounds.carry_out(add_up_labels(clients, hello, config))
+    )
+    if not job.label_facts:
+        job.label_facts = labels.facts(config)
+    return Joined(
+        job=job,
+        messenger=messenger,
+        clients=clients,
+        federation=federation,
+        labels=labels,
+        exchanges=exchanges,
+        rounds=rounds,
+        schedule=Schedule(shape=shape),
+    )

@@ -1,34 +1,15 @@
-"""The server's loop over stages: exchange, rounds, selection; then the test.
+"""A training as ``retexo run`` has it: what :class:`.LazyMessagePassing` does, in a run directory.
 
-    hello
-    basis         where features become coordinates: their sums, then one block after the other
-    for each stage m:
-        publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
-        collect   until every vector has arrived, or the deadline decides
-        R rounds  weights w(r-1) out, gradient sums back, one step to w(r), checkpoint
-        evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
-    evaluate      the selected model on the test nodes, once
-
-With ``solver = ridge`` no stage has rounds: after the exchanges of all stages clients add up
-products, from which the last layer follows.
-
-A stage that loses patience leaves its last weights unevaluated. Where weights travel as changes,
-publish and collect go in the messages of the first round.
-
-Algorithms that train end to end have one stage, which holds all layers.
-
-Source: RETEXO (Kolluri et al.), section 3.1.
+Greets the clients, has the strategy train stage by stage, writes checkpoints, layers and events as
+it goes on, and the results of the test.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from retexo_fl.client.api import Ticket
@@ -37,25 +18,26 @@ from retexo_fl.federation.asking import (
     THIS_MACHINE,
     Clock,
     OpenExchange,
-    Round,
     Silence,
     Watch,
 )
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
+from retexo_fl.federation.opening import Joined
 from retexo_fl.federation.outcome import TrainingOutcome, end_warnings, finish_run
 from retexo_fl.federation.profile_cost import with_costs
+from retexo_fl.federation.rounds.clients import Untold
 from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.stage_loop import StageLoop
-from retexo_fl.federation.strategy import Joined, LazyMessagePassing
+from retexo_fl.federation.strategy import Follower, LazyMessagePassing
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.run_log.events import (
     ExchangeClosed,
     Finished,
+    RoundClosed,
     RoundsLost,
     StageClosed,
     Started,
@@ -68,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class ServerLoop:
+class ServerLoop(Follower):
     """One attempt of one job.
 
     Attributes:
@@ -86,6 +68,9 @@ class ServerLoop:
     clock: Clock = THIS_MACHINE
     _strategy: LazyMessagePassing = field(init=False)
     _joined: Joined = field(init=False)
+    #: When the last round ended, and how long was waited for answers until then.
+    _ended_s: float = field(init=False, default=0.0)
+    _waited_until_s: float = field(init=False, default=0.0)
 
     def greet(self) -> None:
         """Wait for the clients and learn the sizes of their parts; writes nothing.
@@ -95,7 +80,7 @@ class ServerLoop:
             ConfigurationError: The aggregator needs more clients with train nodes.
             RoundIncomplete: Clients are missing.
         """
-        self._strategy = LazyMessagePassing(self.config)
+        self._strategy = LazyMessagePassing(self.config, follower=self)
         watch = Watch(clock=self.clock, on_wait=self._record_wait)
         self._joined = self._strategy.join(
             self.grid, self.job, on_silence=self._record_silence, watch=watch
@@ -131,11 +116,11 @@ class ServerLoop:
         if (basis := self._strategy.find_basis()) is not None:
             known = self._joined.federation
             self.run.write_basis(basis, features=known.features, classes=known.classes)
-        if self.config.solver == "ridge":
-            self._solve()
-        else:
-            self._train_stages()
-        test = self._test()
+        self._begin_rounds()
+        for _ in range(self._strategy.stages):
+            self._strategy.start(self.grid)
+        self._strategy.test(self.grid)
+        test = self._finish(self._strategy.score)
         outcome = TrainingOutcome(
             config=self.config,
             shape=self._joined.schedule.shape,
@@ -148,39 +133,6 @@ class ServerLoop:
             network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)
-
-    def _train_stages(self) -> None:
-        for stage in range(self._strategy.stages):
-            if stage < len(self.job.outcomes):
-                self._exchange(stage)
-            elif not self.config.stage_rounds[stage]:
-                self._exchange(stage)
-                self._close_stage(StageOutcome.untrained(stage, self._strategy.initial(stage)))
-            else:
-                self._train_stage(stage)
-
-    def _solve(self) -> None:
-        """Find the last layer without rounds; those before it have no weights.
-
-        Clients send the vectors of a stage in the messages that end the exchange before it.
-        """
-        exchanges, last = self._joined.exchanges, self._strategy.stages - 1
-        for stage in range(last):
-            outcome = StageOutcome.untrained(stage, self._strategy.initial(stage))
-            self.job.outcomes[stage:] = [outcome]
-            exchanged, _ = exchanges.run_with(stage, exchanges.publishing(stage + 1))
-            self._record_exchange(stage, exchanged)
-            self._record_stage(outcome)
-        exchanged, weights = exchanges.run_with(
-            last, self._joined.rounds.wrapped(self._strategy.solving())
-        )
-        self._record_exchange(last, exchanged)
-        state = replace(StageState.first(weights), round=1)
-        training = self._strategy.open_stage(last, state)
-        known, outcome = self._loop(training).close()
-        if known is not None:
-            self.run.record(known)
-        self._close_stage(outcome)
 
     def _warnings(self) -> tuple[str, ...]:
         """Return what the user should know before the training."""
@@ -207,7 +159,7 @@ class ServerLoop:
         A run without rounds writes no other checkpoint.
         """
         stage = len(self.job.outcomes)
-        state = self.job.stage_state(stage) or self._first_state(stage)
+        state = self.job.stage_state(stage) or StageState.first(self._strategy.initial(stage))
         self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state), self.job.ledger)
 
     def _checkpoint(self, ticket: Ticket, state: StageState) -> None:
@@ -215,28 +167,13 @@ class ServerLoop:
         # Whether all parts go together has been seen.
         self.run.take_place()
 
-    def _exchange(self, stage: int) -> None:
-        begun_s = self.clock.now_s()
-        exchanged = self._joined.exchanges.run(stage)
-        self.job.exchange_s += self.clock.now_s() - begun_s
-        self._record_exchange(stage, exchanged)
+    # ---- what the strategy tells --------------------------------------------------------------
 
-    def _first_round(self, stage: int, asking: Round[Score]) -> Score:
-        """Carry out the exchange and a round in the same messages."""
-        before = self._rounds_bytes(stage)
-        exchanged, score = self._joined.exchanges.run_with(
-            stage, self._joined.rounds.wrapped(asking)
-        )
-        self._record_exchange(stage, exchanged, beside=self._rounds_bytes(stage) - before)
-        return score
-
-    def _rounds_bytes(self, stage: int) -> int:
-        ledger = self.job.ledger
-        purposes = ("train", "evaluate")
-        return sum(ledger.sum(layer=stage, purpose=purpose).payload for purpose in purposes)
-
-    def _record_exchange(self, stage: int, exchanged: Exchanged, *, beside: int = 0) -> None:
-        """Record how an exchange ended; so many bytes ``beside`` it were not its own."""
+    def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
+        """Record how an exchange ended."""
+        beside = self._rounds_bytes(stage) if along else 0
+        if not along:
+            self._begin_rounds()
         self.job.missing[stage] = exchanged.missing
         if not self.job.is_restored(stage):
             self.run.record(
@@ -249,42 +186,35 @@ class ServerLoop:
                 )
             )
 
-    def _train_stage(self, stage: int) -> None:
-        ticket, every = self.job.ticket(stage), self.config.checkpoint_every
-        state = self.job.stage_state(stage) or self._first_state(stage)
-        messenger, training = self._joined.messenger, self._strategy.open_stage(stage, state)
-        loop = self._loop(training)
-        carry_out: Callable[[Round[Score]], Score] | None = None
-        if self._joined.exchanges.go_along and not loop.finished:
-            carry_out = partial(self._first_round, stage)
-        else:
-            self._exchange(stage)
-        ended, waited_until_s = time.monotonic(), messenger.waited_s
-        while not loop.finished:
-            self._joined.exchanges.bring_up(stage, training.training)
-            known = loop.train_round(carry_out)
-            carry_out = None
-            self.job.note_absent({*training.absent, *self._never_there})
-            waited_s = messenger.waited_s - waited_until_s
-            waited_until_s += waited_s
-            self.job.train_s += waited_s
-            # With what the checkpoint of the round before made it wait.
-            begun, ended = ended, time.monotonic()
-            if known is not None:
-                seconds = round(ended - begun, 6)
-                self.run.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
-            if loop.finished or (training.round % every == 0 and self.run.wants_checkpoint()):
-                self._checkpoint(ticket, training.state())
-        known, outcome = loop.close()
+    def _rounds_bytes(self, stage: int) -> int:
+        ledger = self.job.ledger
+        purposes = ("train", "evaluate")
+        return sum(ledger.sum(layer=stage, purpose=purpose).payload for purpose in purposes)
+
+    def _begin_rounds(self) -> None:
+        self._ended_s, self._waited_until_s = time.monotonic(), self._joined.messenger.waited_s
+
+    def round_done(self, known: RoundClosed | None, training: StageTraining, *, last: bool) -> None:
+        """Record a round, and write a checkpoint if it is time."""
+        self.job.note_absent({*training.absent, *self._never_there})
+        waited_s = self._joined.messenger.waited_s - self._waited_until_s
+        self._waited_until_s += waited_s
+        self.job.train_s += waited_s
+        # With what the checkpoint of the round before made it wait.
+        begun_s, self._ended_s = self._ended_s, time.monotonic()
         if known is not None:
-            self.run.record(known)
-        self._close_stage(outcome)
+            seconds = round(self._ended_s - begun_s, 6)
+            self.run.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
+        is_due = training.round % self.config.checkpoint_every == 0
+        if last or (is_due and self.run.wants_checkpoint()):
+            self._checkpoint(training.ticket, training.state())
 
-    def _loop(self, training: StageTraining) -> StageLoop:
-        return StageLoop(self.config, self._joined.rounds.carry_out, self.job.ledger, training)
+    def validated(self, known: RoundClosed) -> None:
+        """Record what is known of the last round of a stage."""
+        self.run.record(known)
 
-    def _first_state(self, stage: int) -> StageState:
-        return StageState.first(self._strategy.initial(stage))
+    def tested(self, config: RunConfig, untold: Untold) -> None:
+        """Leave what is not known to the warnings at the end."""
 
     def _record_silence(self, silence: Silence) -> None:
         """Report whom the clients that have answered wait for."""
@@ -314,11 +244,7 @@ class ServerLoop:
             )
         )
 
-    def _close_stage(self, outcome: StageOutcome) -> None:
-        self._record_stage(outcome)
-        self.job.outcomes.append(outcome)
-
-    def _record_stage(self, outcome: StageOutcome) -> None:
+    def stage_done(self, outcome: StageOutcome) -> None:
         """Write a finished stage's layers, and say how it ended."""
         schedule = self._joined.schedule
         scale = self.job.label_facts if self.config.task == REGRESSION else ()
@@ -343,11 +269,9 @@ class ServerLoop:
                 bytes_payload=self._payload_bytes(),
             )
         )
+        self._begin_rounds()
 
-    def _test(self) -> Score:
-        weights: np.ndarray = self.job.outcomes[-1].weights
-        asking = self._strategy.training.evaluate(weights, "test")
-        test = self._joined.rounds.carry_out(asking)
+    def _finish(self, test: Score) -> Score:
         self.run.record(
             Finished(
                 test_accuracy=test.accuracy,

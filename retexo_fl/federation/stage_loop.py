@@ -1,4 +1,4 @@
-"""The rounds of one stage, as a run trains them: retried, closed without some, resumed."""
+"""How long a stage is trained: rounds, patience; and what is told of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Round
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.ledger import TrafficLedger
@@ -15,29 +14,27 @@ from retexo_fl.training.selection import Score
 
 
 class StageLoop:
-    """Trains one stage.
-
-    Flower's own loop (:meth:`.LazyMessagePassing.start`) asks every client once, and waits for all.
+    """Says how long one stage is trained, and what became known of it.
 
     Args:
         config: Of the run.
-        carry_out: Carries a round out.
         ledger: Of the job.
         training: The stage.
+        rounds: How many at most; as configured if None.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        carry_out: Callable[[Round[Score]], Score],
         ledger: TrafficLedger,
         training: StageTraining,
+        *,
+        rounds: int | None = None,
     ) -> None:
-        self._carry_out = carry_out
         self._ledger = ledger
         self._training = training
         stage = training.ticket.stage
-        self._rounds = config.stage_rounds[stage]
+        self._rounds = config.stage_rounds[stage] if rounds is None else rounds
         self._patience = config.patience
         if config.last_rounds and stage == config.stages - 1:
             self._patience = 0
@@ -57,28 +54,20 @@ class StageLoop:
         since_best = done - 1 - self._training.best.round_number
         return bool(patience) and done > 1 and since_best >= patience
 
-    def train_round(
-        self, carry_out: Callable[[Round[Score]], Score] | None = None
-    ) -> RoundClosed | None:
-        """Train one round; return what became known of w(round - 1), or None in the first.
-
-        Args:
-            carry_out: Carries this one out, if it is another.
-        """
-        training = self._training
+    def train_round(self, train: Callable[[], Score]) -> RoundClosed | None:
+        """Have a round trained; return what became known of w(round - 1), or None in the first."""
         # Of the round before, which this round's answers validate.
         before = self._known()
-        score = (carry_out or self._carry_out)(training.train())
+        score = train()
         return self._closed(before, score) if before["round"] else None
 
-    def close(self) -> tuple[RoundClosed | None, StageOutcome]:
-        """Return what became known of the last weights, if they were validated, and the outcome."""
-        training = self._training
+    def close(self, validate: Callable[[], Score]) -> tuple[RoundClosed | None, StageOutcome]:
+        """Return what became known of the last weights, if they are validated, and the outcome."""
         if self._has_lost_patience:
-            return None, training.outcome()
-        score = self._carry_out(training.validate_last())
+            return None, self._training.outcome()
+        score = validate()
         closed = self._closed(self._known(), score)
-        return closed, training.outcome()
+        return closed, self._training.outcome()
 
     def _known(self) -> dict[str, Any]:
         """Return what is known of the last round, by fields of its event."""

@@ -1,10 +1,30 @@
-"""The Flower strategy: the rounds of a stage, as Flower's own loop carries them out."""
+"""The Flower strategy: a training stage by stage, by Flower's hooks.
+
+    basis         where features become coordinates: their sums, then one block after the other
+    for each stage m:
+        publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
+        collect   until every vector has arrived, or the deadline decides
+        R rounds  weights w(r-1) out, gradient sums back, one step to w(r)
+        evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
+    evaluate      the selected model on the test nodes, once
+
+With ``solver = ridge`` no stage has rounds: after the exchanges of all stages clients add up
+products, from which the last layer follows.
+
+A stage that loses patience leaves its last weights unevaluated. Where weights travel as changes,
+publish and collect go in the messages of the first round.
+
+Algorithms that train end to end have one stage, which holds all layers.
+
+Source: RETEXO (Kolluri et al.), section 3.1.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,94 +33,90 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.aggregators import make_aggregator
 from retexo_fl.federation.asking import (
     UNWATCHED,
     Ask,
-    Messenger,
-    Question,
     Round,
     Silence,
-    WaitPolicy,
     Watch,
     answer_of,
 )
-from retexo_fl.federation.exchanges import Exchanges
-from retexo_fl.federation.greeting import Federation
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.label_facts import LabelTotals, check_goal
 from retexo_fl.federation.modelled import check_links
-from retexo_fl.federation.opening import open_attempt
+from retexo_fl.federation.opening import Joined, open_training
 from retexo_fl.federation.rounds.basis import find_basis
-from retexo_fl.federation.rounds.clients import Clients, untold_bytes
-from retexo_fl.federation.rounds.mask_keys import add_up_labels
+from retexo_fl.federation.rounds.clients import Untold, untold_bytes
+from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
-from retexo_fl.federation.wrappers import Rounds
+from retexo_fl.federation.stage_loop import StageLoop
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
-from retexo_fl.training.effective_plan import note_effective_plan
-from retexo_fl.training.schedule import Schedule
+from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.selection import Score
-from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import clients_named, counted
 from retexo_fl.updates import UpdateCodec, update_codec
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """The clients of an attempt, and what follows from their hellos.
+class Follower:
+    """Is told how a training goes on; does nothing by itself but say what is not known of it.
 
-    Attributes:
-        job: Its finished stages, and its bytes so far.
-        messenger: The way to the clients by their indices.
-        clients: What rounds need of them.
-        federation: Who takes part in what.
-        labels: What is known of all clients' labels together.
-        exchanges: Those before stages.
-        rounds: Carries out what is asked between them.
-        schedule: Which layers each stage trains.
+    ``retexo run`` writes its run directory from here.
     """
 
-    job: JobState
-    messenger: Messenger
-    clients: Clients
-    federation: Federation
-    labels: LabelTotals
-    exchanges: Exchanges
-    rounds: Rounds
-    schedule: Schedule
+    def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
+        """See an exchange that has ended; it went ``along`` with the first round if so."""
+
+    def round_done(self, known: RoundClosed | None, training: StageTraining, *, last: bool) -> None:
+        """See a round that has ended, and what it told of the one before."""
+
+    def validated(self, known: RoundClosed) -> None:
+        """See what is known of the last round of a stage."""
+
+    def stage_done(self, outcome: StageOutcome) -> None:
+        """See what a stage leaves."""
+
+    def tested(self, config: RunConfig, untold: Untold) -> None:
+        """See that the test is over."""
+        for line in untold_bytes(config, untold):
+            logger.warning(line)
 
 
 class LazyMessagePassing(Strategy):
     """Trains stage by stage; a round of a stage passes no messages between clients.
 
-    In a ServerApp of your own, :meth:`start` trains the next stage by Flower's own loop::
+    :meth:`start` trains the next stage, in ``retexo run`` as in a ServerApp of your own::
 
         strategy = LazyMessagePassing(make_config(dict(context.run_config)))
         for _ in range(strategy.stages):
             result = strategy.start(grid=grid)
         metrics = strategy.test(grid)
 
-    The hooks take and return what Flower documents; what a round asks and makes of the answers is
-    :class:`.StageTraining`'s. ``retexo run`` trains with the same object (:mod:`.stage_loop`), by a
-    messenger that asks again, closes rounds early and resumes.
+    The hooks take and return what Flower documents, in Flower's order; what a round asks and makes
+    of the answers is :class:`.StageTraining`'s. The messenger carries them: it asks again, closes
+    rounds early, and hands on replies as they come, in client order.
 
     Args:
         config: What to train.
         codec: Of updates and weights on their way; as configured if None.
+        follower: Is told how the training goes on.
 
     Source: RETEXO (Kolluri et al.), section 3.1.
     """
 
-    def __init__(self, config: RunConfig, *, codec: UpdateCodec | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        codec: UpdateCodec | None = None,
+        follower: Follower | None = None,
+    ) -> None:
         self.config = config
         self._codec = codec or update_codec(
             update_bits=config.update_bits,
@@ -108,12 +124,17 @@ class LazyMessagePassing(Strategy):
             keeps_zeros=config.codec == "dense",
             masked=config.secure_aggregation == "masked",
         )
+        self._follower = Follower() if follower is None else follower
         self._joined: Joined | None = None
         self._training: StageTraining | None = None
-        #: The round that Flower's loop carries out, and what it has asked.
+        #: Stages that this attempt has trained, or whose exchange it has repeated.
+        self._done = 0
+        #: The round that the hooks carry out, and what it has asked; then what came of it.
         self._round: tuple[Round[Score], Ask] | None = None
+        self._score: Score | None = None
+        self._is_last = False
 
-    # ---- a whole stage by Flower's loop -------------------------------------------------------
+    # ---- a whole stage ------------------------------------------------------------------------
 
     @property
     def stages(self) -> int:
@@ -135,9 +156,9 @@ class LazyMessagePassing(Strategy):
         Args:
             grid: The way to the clients' Flower nodes.
             initial_arrays: One flat array, ``weights``; those of the seed if None.
-            num_rounds: As configured (``rounds``) if None.
+            num_rounds: At most; as configured (``rounds``) if None.
             timeout: Seconds for the answers of one round; ``message-timeout-s`` if None.
-            train_config: Not used.
+            train_config: For :meth:`configure_train`, which does not use it.
             evaluate_config: ``{"nodes": "validation"}`` evaluates after every round; without it
                 only the answers of the next round validate, which costs no message.
             evaluate_fn: As Flower's.
@@ -147,36 +168,41 @@ class LazyMessagePassing(Strategy):
             validation nodes.
 
         Raises:
-            ConfigurationError: ``patience`` or ``min-clients`` is set, or keys are at odds.
+            ConfigurationError: All stages are trained, or keys are at odds.
             RetexoError: As :meth:`aggregate_train`, or the exchange failed.
         """
-        self._check_loop(grid)
-        known = self.join(grid) if self._joined is None else self._joined
-        stage = len(known.job.outcomes)
+        if self._joined is None:
+            check_algorithm(config_values(self.config))
+            check_links(grid, self.config)
+            self.join(grid)
+        if timeout is not None:
+            self.joined.messenger.wait_at_most(timeout)
+        stage = self._done
         if stage == self.stages:
             raise ConfigurationError(f"layers: all {counted(stage, 'stage')} are trained")
         if not stage:
             self.find_basis()
-        known.exchanges.run(stage)
-        weights = self.initial(stage)
-        if not self.config.stage_rounds[stage]:
-            known.job.outcomes.append(StageOutcome.untrained(stage, weights))
-            return Result(arrays=records.weights_record(weights))
-        if initial_arrays:
-            weights = records.weights_of(initial_arrays)
-        training = self.open_stage(stage, StageState.first(weights))
-        result = super().start(
-            grid=grid,
-            initial_arrays=records.weights_record(training.weights),
-            num_rounds=self.config.stage_rounds[stage] if num_rounds is None else num_rounds,
-            timeout=self.config.message_timeout_s if timeout is None else timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-        )
-        known.rounds.carry_out(training.validate_last())
-        outcome = training.outcome()
-        known.job.outcomes.append(outcome)
+        result = Result()
+        if self.config.solver == "ridge":
+            outcome = self._solve(stage)
+        elif stage < len(self.joined.job.outcomes):
+            # Clients may have lost what they held in memory; where not, nothing is sent again.
+            self._exchange(stage)
+            outcome = self.joined.job.outcomes[stage]
+        elif not self.config.stage_rounds[stage]:
+            self._exchange(stage)
+            outcome = StageOutcome.untrained(stage, self.initial(stage))
+            self._close_stage(outcome)
+        else:
+            state = self._state(stage, initial_arrays)
+            hooks = _Hooks(
+                train_config=train_config or ConfigRecord(),
+                evaluate_config=evaluate_config or ConfigRecord(),
+                evaluate_fn=evaluate_fn,
+                rounds=num_rounds,
+            )
+            outcome = self._train_stage(stage, state, grid, hooks, result)
+        self._done += 1
         result.arrays = records.weights_record(outcome.weights)
         return result
 
@@ -186,30 +212,159 @@ class LazyMessagePassing(Strategy):
         Returns:
             ``examples``, ``correct``, ``loss-sum`` and, where it is not accuracy, ``metric``.
         """
-        del grid
         job = self.joined.job
-        score = self.joined.rounds.carry_out(
-            self.training.evaluate(job.outcomes[-1].weights, "test")
-        )
-        for line in untold_bytes(self.config, job.untold):
-            logger.warning(line)
-        return _score_record(score, "")
+        arrays = records.weights_record(job.outcomes[-1].weights)
+        metrics = self._evaluate(0, arrays, ConfigRecord({"nodes": "test"}), grid)
+        assert metrics is not None, "a question that names nodes has an answer"
+        self._follower.tested(self.config, job.untold)
+        return metrics
 
-    def _check_loop(self, grid: Grid) -> None:
-        """Refuse what Flower's loop cannot do."""
-        config = self.config
-        if config.solver != "rounds":
+    @property
+    def score(self) -> Score:
+        """Of the last evaluation, or of the weights that the last round was sent."""
+        assert self._score is not None, "start() or test() comes first"
+        return self._score
+
+    def _train_stage(
+        self, stage: int, state: StageState, grid: Grid, hooks: _Hooks, result: Result
+    ) -> StageOutcome:
+        """Train a stage from where an earlier attempt left it; return what it leaves."""
+        joined, training = self.joined, self.open_stage(stage, state)
+        loop = StageLoop(self.config, joined.job.ledger, training, rounds=hooks.rounds)
+        is_exchanged = not joined.exchanges.go_along or loop.finished
+        if is_exchanged:
+            self._exchange(stage)
+        arrays = records.weights_record(training.weights)
+        hooks.look(0, arrays, result)
+
+        def train() -> Score:
+            nonlocal arrays
+            number = training.round + 1
+            messages = self.configure_train(number, arrays, hooks.train_config, grid)
+            replies = self._replies(messages, grid, along=None if is_exchanged else stage)
+            trained, metrics = self.aggregate_train(number, replies)
+            if trained is not None:
+                arrays = trained
+                training.go_on_from(records.weights_of(arrays))
+            if metrics is not None:
+                result.train_metrics_clientapp[number] = metrics
+            return self.score
+
+        while not loop.finished:
+            joined.exchanges.bring_up(stage, training.training)
+            known = loop.train_round(train)
+            is_exchanged = True
+            self._follower.round_done(known, training, last=loop.finished)
+            number = training.round
+            if (told := self._evaluate(number, arrays, hooks.evaluate_config, grid)) is not None:
+                result.evaluate_metrics_clientapp[number] = told
+            hooks.look(number, arrays, result)
+
+        def validate() -> Score:
+            self._is_last = True
+            try:
+                self._evaluate(training.round, arrays, ConfigRecord({"nodes": "validation"}), grid)
+            finally:
+                self._is_last = False
+            return self.score
+
+        known, outcome = loop.close(validate)
+        if known is not None:
+            self._follower.validated(known)
+        self._close_stage(outcome)
+        return outcome
+
+    def _solve(self, stage: int) -> StageOutcome:
+        """Find the last layer without rounds; those before it have no weights.
+
+        Clients send the vectors of a stage in the messages that end the exchange before it.
+        """
+        joined, last = self.joined, self.stages - 1
+        if stage < last:
+            outcome = StageOutcome.untrained(stage, self.initial(stage))
+            joined.job.outcomes[stage:] = [outcome]
+            publishing = joined.exchanges.publishing(stage + 1)
+            exchanged, _ = joined.exchanges.run_with(stage, publishing)
+            self._follower.exchanged(stage, exchanged)
+            self._follower.stage_done(outcome)
+            return outcome
+        solving = solve_last(joined.clients, joined.job.ticket(last), joined.schedule.shape)
+        exchanged, weights = joined.exchanges.run_with(last, joined.rounds.wrapped(solving))
+        self._follower.exchanged(last, exchanged)
+        training = self.open_stage(last, replace(StageState.first(weights), round=1))
+        loop = StageLoop(self.config, joined.job.ledger, training)
+        known, outcome = loop.close(lambda: joined.rounds.carry_out(training.validate_last()))
+        if known is not None:
+            self._follower.validated(known)
+        self._close_stage(outcome)
+        return outcome
+
+    def _state(self, stage: int, initial: ArrayRecord | None) -> StageState:
+        known = self.joined.job.stage_state(stage)
+        if known is not None:
+            return known
+        return StageState.first(records.weights_of(initial) if initial else self.initial(stage))
+
+    def _exchange(self, stage: int) -> None:
+        self._follower.exchanged(stage, self.joined.exchanges.run(stage))
+
+    def _close_stage(self, outcome: StageOutcome) -> None:
+        self._follower.stage_done(outcome)
+        self.joined.job.outcomes.append(outcome)
+
+    def _evaluate(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> MetricRecord | None:
+        messages = self.configure_evaluate(number, arrays, config, grid)
+        return self.aggregate_evaluate(number, self._replies(messages, grid))
+
+    def _replies(
+        self, messages: Iterable[Message], grid: Grid, *, along: int | None = None
+    ) -> Iterable[Message]:
+        """Have what a hook returned carried; yield the replies as they come, in client order.
+
+        Args:
+            messages: Of all clients that the round asks, or of those that a subclass has left.
+            grid: Carries what is no round of ours.
+            along: The stage whose exchange goes in the same messages, or before them.
+
+        Raises:
+            ConfigurationError: A client was left out, and may not be.
+        """
+        sent = list(messages)
+        if self._round is None:
+            return grid.send_and_receive(sent) if sent else []
+        joined, (asking, ask) = self.joined, self._round
+        by_client = {joined.messenger.client_at(m.metadata.dst_node_id): m for m in sent}
+        ask = self._among(ask, by_client)
+        self._round = asking, ask
+        if along is not None and joined.exchanges.goes_with(ask):
+            return self._with_exchange(along, ask)
+        if along is not None:
+            self._exchange(along)
+        carried = joined.messenger.replies(ask, [by_client[client] for client in ask.requests])
+        return (reply for _, reply in carried)
+
+    def _with_exchange(self, stage: int, ask: Ask) -> Iterator[Message]:
+        both = self.joined.exchanges.with_question(stage)
+        for _, reply in both.replies(ask):
+            yield reply
+        self._follower.exchanged(stage, both.exchanged, along=True)
+
+    def _among(self, ask: Ask, there: Collection[int | None]) -> Ask:
+        """Return what is asked of the clients that a subclass has left."""
+        out = tuple(client for client in ask.requests if client not in there)
+        if out and ask.cohorts:
             raise ConfigurationError(
-                f"solver: {config.solver}, but Flower's loop trains in rounds; expected rounds"
+                f"configure_{ask.purpose}: no message to {clients_named(out)}; expected one to all "
+                "clients of a cohort, since masks of the others would not cancel"
             )
-        check_algorithm(config_values(config))
-        check_links(grid, config)
-        for key, value in (("patience", config.patience), ("min-clients", config.min_clients)):
-            if value:
-                raise ConfigurationError(
-                    f"{key}: {value}, but Flower's loop trains a fixed number of rounds and waits "
-                    "for every client; expected 0"
-                )
+        if out and not self.joined.messenger.policy.may_close_early:
+            raise ConfigurationError(
+                f"configure_{ask.purpose}: no message to {clients_named(out)}; expected one to all "
+                "that are asked, or min-clients, under which clients may be absent"
+            )
+        return ask.among([client for client in ask.requests if client in there]) if out else ask
 
     # ---- what a run does around the hooks -------------------------------------------------------
 
@@ -235,55 +390,9 @@ class LazyMessagePassing(Strategy):
                 other classes.
             RoundIncomplete: Clients are missing.
         """
-        config = self.config
-        note_effective_plan(config)
         job = JobState.begin() if job is None else job
-        messenger = Messenger(
-            grid,
-            ledger=job.ledger,
-            policy=WaitPolicy.of(config),
-            on_silence=on_silence,
-            clock=watch.clock,
-        )
-        hello = Ticket(job=job.job, attempt=job.attempt)
-        federation, clients = open_attempt(
-            messenger,
-            hello,
-            config,
-            to_train=True,
-            hold_weights=self._codec.sends_changes,
-            untold=job.untold,
-        )
-        job.check_partitioning(federation.answers[0].partitioning)
-        training = federation.participants.training
-        least = min(config.min_clients or len(training), len(training))
-        make_aggregator(config.aggregator).check_clients(least)
-        check_goal(config, federation.classes)
-        shape = ModelShape.of(
-            config,
-            inputs=federation.features,
-            classes=federation.classes,
-            edge_features=federation.edge_features,
-        )
-        job.rows = clients.rows
-        exchanges = Exchanges(messenger, clients, config, job, codec=self._codec, watch=watch)
-        rounds = Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind)
-        labels = (
-            LabelTotals.of_hellos(config, federation.answers)
-            if clients.masking is None
-            else rounds.carry_out(add_up_labels(clients, hello, config))
-        )
-        if not job.label_facts:
-            job.label_facts = labels.facts(config)
-        self._joined = Joined(
-            job=job,
-            messenger=messenger,
-            clients=clients,
-            federation=federation,
-            labels=labels,
-            exchanges=exchanges,
-            rounds=rounds,
-            schedule=Schedule(shape=shape),
+        self._joined = open_training(
+            grid, self.config, job, codec=self._codec, on_silence=on_silence, watch=watch
         )
         return self._joined
 
@@ -299,12 +408,6 @@ class LazyMessagePassing(Strategy):
         else:
             joined.job.basis = joined.rounds.carry_out(finding)
         return joined.job.basis
-
-    def solving(self) -> Round[np.ndarray]:
-        """Find the (P,) weights of the last layer without rounds."""
-        joined = self.joined
-        ticket = joined.job.ticket(self.stages - 1)
-        return solve_last(joined.clients, ticket, joined.schedule.shape)
 
     def initial(self, stage: int) -> np.ndarray:
         """Return the (P,) weights that a stage starts from, after those before it."""
@@ -368,7 +471,7 @@ class LazyMessagePassing(Strategy):
 
         Raises:
             TrainingDiverged: The new weights, or a loss, are not finite.
-            RoundIncomplete: Flower's loop ended before all clients had answered.
+            RoundIncomplete: A client has not answered that has to.
             RemoteProtocolError: A client's counts are not those that its hello promised.
         """
         metrics = _score_record(self._end(server_round, replies), "validation-")
@@ -392,6 +495,8 @@ class LazyMessagePassing(Strategy):
         nodes = str(config.get("nodes", ""))
         if not nodes:
             return []
+        if self._is_last:
+            return self._begin(self.training.validate_last())
         return self._begin(self.training.evaluate(records.weights_of(arrays), nodes))
 
     def aggregate_evaluate(
@@ -418,50 +523,64 @@ class LazyMessagePassing(Strategy):
     # ---- inside -----------------------------------------------------------------------------
 
     def _begin(self, asking: Round[Score]) -> list[Message]:
-        """Begin a round; return its first messages, which Flower's loop is about to send."""
+        """Begin a round; return its first messages."""
         asking = self.joined.rounds.wrapped(asking)
         ask = next(asking)
         self._round = asking, ask
-        messages = self.joined.messenger.questions(ask)
-        for client, message in zip(ask.requests, messages, strict=True):
-            self._count(client, message, "in")
-        return messages
+        return self.joined.messenger.questions(ask)
 
     def _end(self, server_round: int, replies: Iterable[Message]) -> Score:
         """Hand the replies to the round; where it asks again, the messenger does."""
         assert self._round is not None, "its configure hook comes first"
         asking, ask = self._round
         answers = self._answers(server_round, ask, replies)
-        score = self.joined.messenger.go_on(asking, answers)
+        self._score = self.joined.messenger.go_on(asking, answers)
         self._round = None
-        return score
+        return self._score
 
     def _answers(
         self, server_round: int, ask: Ask, replies: Iterable[Message]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the answers of all clients that were asked, in client order."""
+        """Yield the answers of the clients that were asked, in client order.
+
+        Replies that a subclass hands on in another order are held until their turn comes.
+        """
         messenger = self.joined.messenger
-        found: dict[int, Message] = {}
+        early: dict[int, Message] = {}
+        waiting = deque(ask.requests)
         for reply in replies:
             client = messenger.client_at(reply.metadata.src_node_id)
             records.raise_failure(reply, "a client" if client is None else f"client {client}")
             if client is not None:
-                found[client] = reply
-        missing = tuple(client for client in ask.requests if client not in found)
-        if missing:
+                early[client] = reply
+            while waiting and waiting[0] in early:
+                client = waiting.popleft()
+                yield client, answer_of(ask, client, early.pop(client))
+        missing = tuple(client for client in waiting if client not in early)
+        if missing and not messenger.policy.may_close_early:
             raise RoundIncomplete(
                 f"stage {ask.stage}, round {server_round}: no answer from "
                 f"{clients_named(missing)} in time"
             )
-        for client in ask.requests:
-            self._count(client, found[client], "out")
-            yield client, answer_of(ask, client, found[client])
+        for client in waiting:
+            if client in early:
+                yield client, answer_of(ask, client, early[client])
 
-    def _count(self, client: int, message: Message, direction: str) -> None:
-        """Enter a message that Flower's loop carries."""
-        assert self._round is not None
-        asked = Question(stage=self._round[1].stage, purpose=self._round[1].purpose)
-        self.joined.messenger.count(message, client, asked, direction)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hooks:
+    """What the hooks of a stage are called with."""
+
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    rounds: int | None
+
+    def look(self, number: int, arrays: ArrayRecord, result: Result) -> None:
+        """Have the server's own function see the weights after a round, 0 for the first."""
+        found = None if self.evaluate_fn is None else self.evaluate_fn(number, arrays)
+        if found is not None:
+            result.evaluate_metrics_serverapp[number] = found
 
 
 def _score_record(score: Score, prefix: str) -> MetricRecord:

@@ -1,4 +1,4 @@
-"""The strategy trains by Flower's own loop to the weights and the bytes of ``retexo run``."""
+"""The strategy trains by Flower's hooks, in any ServerApp to what ``retexo run`` trains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 
 from retexo_fl.client.api import ClientApi, HelloRequest, Ticket
 from retexo_fl.client.factory import InProcessClients
@@ -19,17 +19,21 @@ from retexo_fl.federation import strategy as strategy_module
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.records import weights_record
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.trained_model import read_trained_model
-from retexo_fl.ledger import Account, TrafficLedger, Volume
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import UpdateCodec, UpdateKey
 from tests.support.predictions import SMALL, write_small
-from tests.support.runs import configured, ledger_of, result_of, train
+from tests.support.runs import configured, ledger_of, result_of, stop_after, train
 
+ONE_SHOT: dict[str, Any] = {
+    **{"solver": "ridge", "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
+    **{"row_bits": 8, "dropout": 0.0},
+}
 TRAININGS: list[dict[str, Any]] = [
     {"algorithm": "lazy", "model": "sage"},
     {"algorithm": "lazy", "model": "gcn", "codec": "fixed", "boundary_plan": "cover"},
@@ -49,22 +53,14 @@ TRAININGS: list[dict[str, Any]] = [
         **{"basis": "supervised", "basis_bits": 8},
         **{"update_bits": 8, "weight_bits": 8, "row_bits": 8},
     },
+    {"algorithm": "lazy", "patience": 1, "rounds": 12},
+    {"algorithm": "lazy", "min_clients": 2, "round_deadline_s": 9.0},
+    {"secure_aggregation": "masked", "update_bits": 8, "weight_bits": 8},
+    ONE_SHOT,
 ]
 
 
-class Grid(InlineGrid):
-    """Hands replies out from the last to the first, without some."""
-
-    silent: frozenset[int] = frozenset()
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        replies = list(super().send_and_receive(messages, timeout=timeout))[::-1]
-        return [reply for reply in replies if reply.metadata.src_node_id not in self.silent]
-
-
-def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> Grid:
+def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> InlineGrid:
     parts = InProcessClients(make_parts(config), config, codec=codec).find
     found = parts
     if config.traits.exchanges_in_rounds:
@@ -73,7 +69,7 @@ def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> Grid:
     def find(context: Context, ticket: Ticket) -> ClientApi:
         return found(ticket.job, client_index(context))
 
-    return Grid(build_client_app(find), config.clients, config_values(config))
+    return InlineGrid(build_client_app(find), config.clients, config_values(config))
 
 
 def _config(folder: Path, **keys: Any) -> RunConfig:
@@ -86,7 +82,7 @@ def _keys(folder: Path, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("keys", TRAININGS, ids=lambda keys: " ".join(map(str, keys.values())))
-def test_flowers_loop_trains_the_weights_of_a_run(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_server_app_trains_the_weights_of_a_run(tmp_path: Path, keys: dict[str, Any]) -> None:
     config = _config(tmp_path, **keys)
     strategy, grid = LazyMessagePassing(config), _grid(config)
     results = [strategy.start(grid=grid) for _ in range(strategy.stages)]
@@ -100,17 +96,12 @@ def test_flowers_loop_trains_the_weights_of_a_run(tmp_path: Path, keys: dict[str
     for result, outcome, stage in zip(
         results, strategy.joined.job.outcomes, told["stages"], strict=True
     ):
-        assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4]
+        rounds = 0 if config.solver == "ridge" else outcome.rounds
+        assert sorted(result.train_metrics_clientapp) == [*range(1, rounds + 1)]
         assert not result.evaluate_metrics_clientapp
         assert outcome.best_round == stage["best_round"]
-    # Every byte, too: what clients exchanged and what Flower's loop carried. There, an exchange has
-    # messages of its own.
-    along = {"collect"} if config.weight_bits < 32 else set()
-    assert _entries(strategy.ledger, along) == _entries(ledger_of(run), along)
-
-
-def _entries(ledger: TrafficLedger, without: set[str]) -> list[tuple[Account, Volume]]:
-    return [entry for entry in ledger.lines() if entry[0].purpose not in without]
+    # Every byte, too: what clients exchanged, and every message.
+    assert [*strategy.ledger.lines()] == [*ledger_of(run).lines()]
 
 
 def test_every_round_can_be_evaluated_as_flower_does(tmp_path: Path) -> None:
@@ -248,23 +239,151 @@ def test_updates_and_weights_travel_as_their_codec_has_them(tmp_path: Path, algo
         LazyMessagePassing(config, codec=codec).start(grid=_grid(config))
 
 
-def test_clients_that_do_not_answer_are_named(tmp_path: Path) -> None:
-    config = _config(tmp_path)
-    strategy, grid = LazyMessagePassing(config), _grid(config)
-    grid.silent = frozenset({3, 4})
-    with pytest.raises(
-        RoundIncomplete, match="stage 0, round 1: no answer from clients 1, 2 in time$"
-    ):
-        strategy.start(grid=grid)
+HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+#: A training, and how many rounds it has in each stage.
+WAYS: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "by the paper's schedule": ({}, [4, 4]),
+    "lean": (TRAININGS[8], [4, 4]),
+    "one-shot": (ONE_SHOT, [0, 0]),
+    "masked": ({"secure_aggregation": "masked"}, [4, 4]),
+    "with patience": ({"patience": 1, "rounds": 12}, [-1, -1]),
+    "end to end": ({"algorithm": "standard"}, [4]),
+}
 
 
-def test_what_flowers_loop_cannot_do_is_refused(tmp_path: Path) -> None:
-    for refused in ({"patience": 3}, {"min_clients": 2, "round_deadline_s": 9}):
-        config = _config(tmp_path, **refused)
-        key, value = next(iter(refused.items()))
-        told = rf"^{key.replace('_', '-')}: {value}, but Flower's loop .*; expected 0$"
-        with pytest.raises(ConfigurationError, match=told):
-            LazyMessagePassing(config).start(grid=_grid(config))
+class Counted:
+    """Counts calls of a strategy's hooks; they are told the round first of all."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.rounds: dict[str, list[int]] = {name: [] for name in HOOKS}
+        for name in HOOKS:
+            plain = getattr(LazyMessagePassing, name)
+
+            def hook(
+                strategy: LazyMessagePassing,
+                server_round: int,
+                *rest: Any,
+                name: str = name,
+                plain: Any = plain,
+            ) -> Any:
+                self.rounds[name].append(server_round)
+                return plain(strategy, server_round, *rest)
+
+            patch.setattr(LazyMessagePassing, name, hook)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_round_of_a_run_goes_through_the_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    keys, rounds = WAYS[way]
+    write_small(tmp_path / "small.npz")
+    counted = Counted(monkeypatch)
+    run = train(tmp_path / "run", **_keys(tmp_path, **keys))
+    stages = result_of(run)["stages"]
+    rounds = [
+        stage["rounds"] if count < 0 else count for stage, count in zip(stages, rounds, strict=True)
+    ]
+    trained = [number for count in rounds for number in range(1, count + 1)]
+    assert counted.rounds["configure_train"] == counted.rounds["aggregate_train"] == trained
+    # After each round; for a stage's last weights, unless patience was lost; for the test.
+    has_last = [count > 0 and not keys.get("patience") for count in rounds]
+    evaluated = [
+        number
+        for count, is_validated in zip(rounds, has_last, strict=True)
+        for number in [*range(1, count + 1), *([count] if is_validated else [])]
+    ]
+    assert counted.rounds["configure_evaluate"] == [*evaluated, 0]
+    assert counted.rounds["aggregate_evaluate"] == [*evaluated, 0]
+
+
+def test_a_resumed_round_goes_through_the_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = _keys(tmp_path, layers=2, rounds=4)
+    write_small(tmp_path / "small.npz")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", stop_after(2, stage=1), **keys)
+    counted = Counted(monkeypatch)
+    train(tmp_path / "run", resume=str(tmp_path / "run"), **keys)
+    done = counted.rounds["configure_train"]
+    assert done == [*range(done[0], 5)]
+    assert 1 < done[0] <= 4
+    assert counted.rounds["aggregate_train"] == done
+    assert counted.rounds["configure_evaluate"] == [*done, 4, 0]
+
+
+def test_a_subclass_changes_what_is_trained_on(tmp_path: Path) -> None:
+    class Halved(LazyMessagePassing):
+        def aggregate_train(
+            self, server_round: int, replies: Iterable[Message]
+        ) -> tuple[ArrayRecord, MetricRecord]:
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            half = arrays["weights"].numpy() / 2
+            return weights_record(half), metrics
+
+    config = _config(tmp_path, layers=1, rounds=2, optimizer="sgd", dropout=0.0)
+    plain, halved = LazyMessagePassing(config), Halved(config)
+    seen: dict[int, np.ndarray] = {}
+
+    def look(number: int, arrays: ArrayRecord) -> None:
+        seen[number] = arrays["weights"].numpy()
+
+    plain.start(grid=_grid(config), num_rounds=1)
+    halved.start(grid=_grid(config), evaluate_fn=look)
+    assert sorted(seen) == [0, 1, 2]
+    assert np.array_equal(seen[1], plain.training.weights / 2)
+    # The second round's step begins there.
+    other = LazyMessagePassing(config)
+    other.start(grid=_grid(config), num_rounds=1, initial_arrays=weights_record(seen[1]))
+    assert np.array_equal(2 * seen[2], other.training.weights)
+    # What is validated last, and kept in a checkpoint, are the arrays that it has returned.
+    assert np.array_equal(halved.training.state().weights, seen[2])
+
+
+class LeavesOut(LazyMessagePassing):
+    """Asks client 1 for nothing."""
+
+    def configure_train(self, *args: Any) -> Iterable[Message]:
+        messages = list(super().configure_train(*args))
+        return [m for m in reversed(messages) if m.metadata.dst_node_id != 3]
+
+
+class LetsGo(LazyMessagePassing):
+    """Believes nothing of what client 1 replies, and sees replies from the last to the first."""
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        kept = [reply for reply in replies if reply.metadata.src_node_id != 3]
+        return super().aggregate_train(server_round, kept[::-1])
+
+
+@pytest.mark.parametrize("kind", [LeavesOut, LetsGo])
+def test_a_client_that_a_subclass_leaves_out_is_absent(
+    tmp_path: Path, kind: type[LazyMessagePassing]
+) -> None:
+    config = _config(tmp_path, layers=1, min_clients=2, round_deadline_s=9.0)
+    strategy = kind(config)
+    strategy.start(grid=_grid(config))
+    assert strategy.training.absent == (1,)
+    config = _config(tmp_path, layers=1)
+    told = "no message to client 1; expected one to all that are asked, or min-clients"
+    error: type[Exception] = ConfigurationError
+    if kind is LetsGo:
+        told, error = "stage 0, round 1: no answer from client 1 in time$", RoundIncomplete
+    with pytest.raises(error, match=told):
+        kind(config).start(grid=_grid(config))
+
+
+def test_under_masks_nobody_of_a_cohort_can_be_left_out(tmp_path: Path) -> None:
+    masked = {"secure_aggregation": "masked", "clients": 6, "cohort_size": 3}
+    config = _config(tmp_path, **masked, layers=1, min_clients=3, round_deadline_s=9.0)
+    with pytest.raises(ConfigurationError, match=r"no message to client 1; expected one to all cl"):
+        LeavesOut(config).start(grid=_grid(config))
+
+
+def test_there_are_no_more_stages_than_layers(tmp_path: Path) -> None:
     config = _config(tmp_path, layers=1)
     strategy, grid = LazyMessagePassing(config), _grid(config)
     strategy.start(grid=grid)

@@ -270,8 +270,8 @@ def row_between_agents(folder: Path) -> Functions:
 
 
 def sequences_of_trainings(folder: Path) -> set[str]:
-    """Return the functions that say what follows an exchange: in a run, in Flower's loop, and in a
-    prediction.
+    """Return the functions that say what follows an exchange: in a run, in a ServerApp of a user's
+    own, and in a prediction.
 
     Each is the innermost one that is under way both while a stage's rows are asked for and while
     what comes next is.
@@ -281,7 +281,7 @@ def sequences_of_trainings(folder: Path) -> set[str]:
     keys = {**SMALL, "data_dir": folder, "clients": 2, "rounds": 2, "hidden": 4}
     config = configured(folder / "run", **keys)
 
-    def by_flowers_loop() -> None:
+    def in_a_server_app() -> None:
         strategy, grid = LazyMessagePassing(config), _grid(config)
         for _ in range(strategy.stages):
             strategy.start(grid=grid)
@@ -297,7 +297,7 @@ def sequences_of_trainings(folder: Path) -> set[str]:
 
     return {
         _innermost(lambda: train(folder / "run", **keys)),
-        _innermost(by_flowers_loop),
+        _innermost(in_a_server_app),
         _innermost(predict),
     }
 

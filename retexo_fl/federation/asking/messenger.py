@@ -74,6 +74,10 @@ class Messenger:
         """Indices of all clients of this attempt, ascending."""
         return sorted(self._node_of)
 
+    def wait_at_most(self, timeout_s: float) -> None:
+        """Wait so long for the answers to a question."""
+        self._policy = replace(self._policy, timeout_s=timeout_s)
+
     @property
     def ledger(self) -> TrafficLedger:
         """The account of what passes."""
@@ -126,25 +130,32 @@ class Messenger:
             RemoteProtocolError: An answer is none; names the client.
             RetexoError: A client's own named failure.
         """
-        replies = self.ask(
-            self.questions(ask),
+        for client, reply in self.replies(ask, self.questions(ask)):
+            yield client, answer_of(ask, client, reply)
+
+    def replies(self, ask: Ask, messages: Iterable[Message]) -> Iterator[tuple[int, Message]]:
+        """Send the messages that ask, then yield (client, reply) as :meth:`answers` does.
+
+        Raises:
+            RetexoError: As :meth:`answers`.
+        """
+        return self.ask(
+            messages,
             stage=ask.stage,
             purpose=ask.purpose,
             counted=ask.counted,
             within_s=ask.within_s,
             cohorts=ask.cohorts,
         )
-        for client, reply in replies:
-            yield client, answer_of(ask, client, reply)
 
-    def answers_after(
+    def replies_after(
         self, first: Sequence[Request[Any]], ask: Ask
-    ) -> Iterator[tuple[int, list[Any], Any]]:
+    ) -> Iterator[tuple[int, list[Any], Message | None]]:
         """Ask, with other requests first in the same messages.
 
         Yields:
-            Client, its answers to those, and its answer to what the round asks: None where the last
-            of its answers leaves something open.
+            Client, its answers to those, and its reply: None where the last of its answers leaves
+            something open.
 
         Raises:
             RetexoError: As :meth:`answers`.
@@ -158,8 +169,7 @@ class Messenger:
         for client, reply in replies:
             with named(client):
                 before = records.read_answers_first(first, reply)
-            is_open = records.leaves_open(before[-1])
-            yield client, before, None if is_open else answer_of(ask, client, reply)
+            yield client, before, None if records.leaves_open(before[-1]) else reply
 
     def questions(self, ask: Ask, first: Sequence[Request[Any]] = ()) -> list[Message]:
         """Return the messages that ask, in client order, with other requests ``first``."""

@@ -129,7 +129,7 @@ class Pauses:
     longest_s: float
 
 
-#: For answers: short at first for an engine in this process. Flower's own loop waits 0.1 s to 3 s.
+#: For answers: short at first for an engine in this process. Flower's own waits are 0.1 s to 3 s.
 _ANSWER_PAUSES: Final = Pauses(first_s=0.002, share=0.5, longest_s=0.1)
 #: The same where every look is a request to a SuperLink, and an answer takes seconds.
 _DEPLOYED_PAUSES: Final = replace(_ANSWER_PAUSES, longest_s=0.5)

@@ -135,6 +135,11 @@ class StageTraining:
         """Clients that train, ascending."""
         return self._participants.training
 
+    def go_on_from(self, weights: np.ndarray) -> None:
+        """Have (P,) weights take the place of those after the last round."""
+        if not np.array_equal(weights, self.weights):
+            np.copyto(self.weights, weights)
+
     def train(self, weights: np.ndarray | None = None) -> Round[Score]:
         """Train one round; return the validation of the weights that were sent out.
 
@@ -143,14 +148,17 @@ class StageTraining:
         a cohort return one.
 
         Args:
-            weights: (P,) what clients compute with; the weights after the last round if None.
+            weights: (P,) what training goes on from, in place of the weights after the last round,
+                unless None.
 
         Raises:
             TrainingDiverged: The new weights, or a loss, are not finite.
             RemoteProtocolError: A client's counts are not those that its hello promised.
         """
         number = self.round + 1
-        sent, coded = self._outgoing(weights)
+        if weights is not None:
+            self.go_on_from(weights)
+        sent, coded = self._outgoing()
         if self._controls is not None:
             self._controls.begin()
         answers = yield from self._ask(
@@ -226,7 +234,7 @@ class StageTraining:
 
     def validate_last(self) -> Round[Score]:
         """Validate the weights after the last round, and offer them as the best."""
-        sent, coded = self._outgoing(None)
+        sent, coded = self._outgoing()
         answers = yield from self._ask(
             lambda form: self._evaluate_requests(form, "validation"),
             sent,
@@ -268,10 +276,10 @@ class StageTraining:
             weights=self.best.weights,
         )
 
-    def _outgoing(self, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return weights, those after the last round if None, as clients get them, and as sent."""
+    def _outgoing(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights after the last round as clients get them, and as sent."""
         # The optimizer's own array changes with its step.
-        exact = self.weights.copy() if weights is None else weights
+        exact = self.weights.copy()
         coded = self._codec.encode_weights(exact, self._key(self.round + 1, 0), self._held)
         return self._codec.decode_weights(coded, self._held), coded
 
