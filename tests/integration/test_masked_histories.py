@@ -37,11 +37,11 @@ from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import make_config
 from retexo_fl.errors import AgreementError, RetexoError
 from retexo_fl.graph import GraphPartition, write_partitions
-from retexo_fl.masking.agreement import LEAST, USES
+from retexo_fl.masking.agreement import LEAST, SEED_BYTES, USES
 from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.keys import KEY_BYTES, Counters
 from retexo_fl.masking.label import Label
-from retexo_fl.masking.past_cohorts import PastCohort
+from retexo_fl.masking.past_cohorts import Brought, PastCohort, PastCohorts
 from retexo_fl.masking.streams import Sums
 from tests.support.adversary import KEYS, Adversary
 from tests.support.agents import ROSTER
@@ -57,21 +57,21 @@ ROLES = ({*JUDGED}, {*JUDGED}, {"train"}, {"test"})
 OTHER_CONFIGURATION = {"local-steps": 2, "local-learning-rate": 0.01}
 
 #: Files that a server thinks of before it proposes one.
-PROPOSALS = 30
+PROPOSALS = 60
 
 #: In what an attempt may differ from what the owners agreed on.
 ODD = ("one less", "two less", "uses", "configuration", "rows")
-#: How histories begin, in turn: clients, those of them who work with the server, and about how many
-#: a cohort has.
+#: How histories begin, in turn: clients, how many of them the first file has, how many work with
+#: the server, and about how many a cohort has.
 BEGINNINGS = (
-    (6, 0, 3),
-    (6, 1, 0),
-    (6, 0, 0),
-    (5, 2, 0),
-    (6, 0, 3),
-    (5, 1, 0),
-    (4, 0, 0),
-    (3, 0, 0),
+    (6, 6, 0, 3),
+    (6, 6, 1, 0),
+    (6, 3, 0, 0),
+    (6, 6, 0, 0),
+    (5, 5, 2, 0),
+    (6, 3, 0, 0),
+    (5, 5, 1, 0),
+    (4, 4, 0, 0),
 )
 
 
@@ -241,15 +241,19 @@ class History:
             self._move()
             self._check()
 
-    def _begin(self, clients: int, tolerated: int, size: int) -> None:
+    def _begin(self, clients: int, first: int, tolerated: int, size: int) -> None:
         chance, self._clients = self._chance, clients
-        self._roles = [chance.randrange(len(ROLES)) for _ in range(clients)]
+        # All alike, or each as it comes.
+        alike = first < clients or chance.random() < 0.5
+        self._roles = [0 if alike else chance.randrange(len(ROLES)) for _ in range(clients)]
         self._colluders = range(tolerated)
         self._newest = dict.fromkeys(range(clients), 0)
-        self._versions = dict(self._newest)
+        self._versions = dict.fromkeys(range(first), 0)
         self._federation: Federation | None = None
         self._size = size
-        signed = self._signed(self._versions, [])
+        proposed = self._proposed(self._versions, [])
+        assert proposed is not None
+        signed = self._signed(self._versions, proposed)
         assert signed is not None
         self._adopt(self._versions, signed)
 
@@ -257,7 +261,9 @@ class History:
         chance = self._chance
         client, kind = chance.randrange(self._clients), chance.choice(JUDGED)
         is_new = chance.random() < 0.5
-        match chance.choices(["attempt", "agree", "again", "ask"], [4, 4, 2, 1])[0]:
+        # Some histories are of files above all, others of questions.
+        weights = [2, 8, 1, 1] if self._number // len(BEGINNINGS) % 2 else [4, 3, 2, 1]
+        match chance.choices(["attempt", "agree", "again", "ask"], weights)[0]:
             case "attempt":
                 odd = chance.choice(ODD)
                 self._moves.append(f"attempt with {client}, {odd}, {kind}, {is_new}")
@@ -345,19 +351,21 @@ class History:
 
     def _agree(self) -> None:
         """Think of files for the owners, and have them sign one: the one that tells most."""
-        best = None
+        assert self._federation is not None
+        true, found = self._federation.history, []
         for _ in range(PROPOSALS):
             versions, past = self._proposal()
-            signed = self._signed(versions, past) if len(versions) >= LEAST else None
-            if signed is None or versions == self._versions:
-                continue
-            would_tell = self._would_tell(versions, signed)
-            if best is None or would_tell:
-                best = versions, signed
-            if would_tell:
-                break
-        if best is not None:
-            self._adopt(*best)
+            proposed = self._proposed(versions, past)
+            if proposed is not None and versions != self._versions:
+                # A cohort that was invented, and believed, may tell something later.
+                is_invented = any(version not in true for version in past)
+                worth = 2 if self._would_tell(versions, proposed) else int(is_invented)
+                found.append((worth, versions, proposed))
+        for _, versions, proposed in sorted(found, key=lambda one: -one[0]):
+            signed = self._signed(versions, proposed)
+            if signed is not None:
+                self._adopt(versions, signed)
+                return
 
     def _check(self) -> None:
         if not self._fresh:
@@ -396,8 +404,11 @@ class History:
     def _proposal(self) -> tuple[dict[int, int], list[PastCohort]]:
         """Return versions of parts, by client, and what a file says of the past, true or not."""
         chance, versions = self._chance, dict(self._versions)
-        move = chance.choice(["leave", "leave", "new", "old", "any"])
-        for client in chance.sample(range(self._clients), chance.choice([1, 2, 3, 3, 3])):
+        move = chance.choice(["leave", "leave", "new", "old", "any", "come"])
+        some = chance.sample(range(self._clients), chance.choice([1, 2, 3, 3, 3]))
+        if move == "come":
+            some, move = [c for c in range(self._clients) if c not in versions], "new"
+        for client in some:
             does = chance.choice(["leave", "new", "old"]) if move == "any" else move
             if does == "leave":
                 versions.pop(client, None)
@@ -411,24 +422,39 @@ class History:
             case "short":
                 past = chance.sample(past, chance.randrange(len(past)))
             case "joined":
-                # One cohort, and of another all, or some.
-                one, other = chance.choice(past), chance.choice(past)
+                # A cohort, and all others, or some, as they were once, or are to be now.
+                one, other = chance.choice(past), chance.choice(past).members
+                if chance.random() < 0.5:
+                    other = {c: self._brought(c, version) for c, version in versions.items()}
                 share = chance.choice([1.0, 0.5])
-                some = {c: its for c, its in other.members.items() if chance.random() < share}
-                past.append(PastCohort(members={**some, **one.members}, uses=one.uses))
+                others = {c: its for c, its in other.items() if chance.random() < share}
+                past.append(PastCohort(members={**others, **one.members}, uses=one.uses))
         return dict(sorted(versions.items())), past
 
-    def _signed(self, versions: dict[int, int], past: Sequence[PastCohort]) -> Federation | None:
-        """Return a file with the signatures of all; None if an honest owner's tool refuses it."""
+    def _brought(self, client: int, version: int) -> Brought:
+        member = self._member(client, version)
+        assert member.promise is not None
+        return Brought(key=member.digest, part=member.promise.part, uses=member.promise.brings)
+
+    def _proposed(self, versions: dict[int, int], past: Sequence[PastCohort]) -> Federation | None:
+        """Return a file for owners to sign; None if it is none by its rules."""
         members = [self._member(client, version) for client, version in versions.items()]
+        if len(members) < LEAST:
+            return None
         try:
-            proposed = Federation(
+            return Federation(
                 roster=Roster.of(members),
                 date=TODAY,
                 past=tuple(past),
                 tolerated=len(self._colluders),
                 cohort_size=self._size,
             )
+        except AgreementError:
+            return None
+
+    def _signed(self, versions: dict[int, int], proposed: Federation) -> Federation | None:
+        """Return a file with the signatures of all; None if an honest owner's tool refuses it."""
+        try:
             federation = proposed.with_signatures(
                 self._signature(client, version, proposed) for client, version in versions.items()
             )
@@ -457,8 +483,11 @@ class History:
             return proposed.sign(identity, OwnerSecret.beside(identity.key_path))
         return OwnersFile(self._settings(client, version), identity).sign(proposed)
 
-    def _would_tell(self, versions: dict[int, int], signed: Federation) -> bool:
+    def _would_tell(self, versions: dict[int, int], proposed: Federation) -> bool:
         """Return whether the sums of a file would tell too much beside what was told."""
+        known = PastCohorts(proposed.past, least=LEAST, tolerated=proposed.tolerated)
+        seed = self._chance.randbytes(SEED_BYTES)
+        cohorts = known.cohorts(proposed.brought, size=self._size, seed=seed)
         for use in JUDGED:
             rows = {
                 frozenset(
@@ -466,10 +495,10 @@ class History:
                     for client in cohort.members
                     if use in ROLES[self._roles[client]]
                 )
-                for cohort in signed.agreement.cohorts
+                for cohort in cohorts
                 if use in cohort.uses
             }
-            if self._read(use, self._rows[use] | rows) is not None:
+            if not rows <= self._rows[use] and self._read(use, self._rows[use] | rows) is not None:
                 return True
         return False
 
