@@ -352,7 +352,8 @@ class History:
     def _agree(self) -> None:
         """Think of files for the owners, and have them sign one: the one that tells most."""
         assert self._federation is not None
-        true, found = self._federation.history, []
+        true = self._federation.history
+        found: list[tuple[int, dict[int, int], Federation]] = []
         for _ in range(PROPOSALS):
             versions, past = self._proposal()
             proposed = self._proposed(versions, past)
