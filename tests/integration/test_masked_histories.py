@@ -57,7 +57,7 @@ ROLES = ({*JUDGED}, {*JUDGED}, {"train"}, {"test"})
 OTHER_CONFIGURATION = {"local-steps": 2, "local-learning-rate": 0.01}
 
 #: Files that a server thinks of before it proposes one.
-PROPOSALS = 60
+PROPOSALS = 40
 
 #: In what an attempt may differ from what the owners agreed on.
 ODD = ("one less", "two less", "uses", "configuration", "rows")
