@@ -70,7 +70,7 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
             _demand(field, getattr(hello, field), 0, _MAX_COUNT if counts_links else hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
         if hello.mask_key is not None:
-            _check_mask_key(hello)
+            check_mask_key(hello)
         else:
             _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
             _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
@@ -225,8 +225,12 @@ def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
         _demand_finite(hello.client, f"{use}-metric-values", *sums.values)
 
 
-def _check_mask_key(hello: HelloAnswer) -> None:
-    """Check a hello that leaves out what is only told in masked sums."""
+def check_mask_key(hello: HelloAnswer) -> None:
+    """Check a hello that leaves out what is only told in masked sums.
+
+    Raises:
+        RemoteProtocolError: It has no key, or tells what it may not.
+    """
     _demand("bytes of mask-key", len(hello.mask_key or b""), KEY_BYTES, KEY_BYTES)
     signature = hello.mask_signature
     if signature is not None:

@@ -26,6 +26,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.masked_answers import MOST_COUNT, SumLengths
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.rounds.checked_answers import check_mask_key
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import USES
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES, PublicKeys
@@ -67,15 +68,14 @@ def ask_cohorts(
             yield from _settle(masking, request.ticket, all_must=not is_enough(ready))
             ready = masking.settled(left)
         needed = frozenset[int]() if is_enough() else frozenset(wanted & ready.keys())
-        cohorts = masking.grouped(ready)
-        answers = dict((yield replace(ask, requests=ready, counted=needed, cohorts=cohorts)))
+        answers = dict((yield replace(ask.among(ready), counted=needed)))
         anew = {client for client, answer in answers.items() if answer.lacks_keys}
         masking.lacking.update(anew)
         found |= masking.settled(answers)
         left = {c: item for c, item in left.items() if c not in masking.settled(left)}
         goes_on = bool(left) and not (is_enough() and not (again and anew))
         if anew:
-            _note_anew(request, anew, masking.grouped(left), goes_on=goes_on)
+            _note_anew(request, anew, ask.cohorts, goes_on=goes_on)
         if not goes_on:
             return sorted(found.items())
     raise RoundIncomplete(
@@ -203,20 +203,14 @@ def _check_total(masking: MaskedSums) -> None:
 
 def _enter_key(masking: MaskedSums, client: int, hello: HelloAnswer) -> None:
     """Put a client's new key in the place of its old one."""
+    check_mask_key(hello)
     cohort = next(cohort for cohort in masking.keys if client in cohort)
-    before, place = masking.keys[cohort], cohort.index(client)
-    keys = _replaced(before.keys.tobytes(), place, hello.mask_key, KEY_BYTES)
-    signatures = before.signatures
+    before, at = masking.keys[cohort], cohort.index(client)
+    keys, signatures = before.keys.reshape(-1, KEY_BYTES).copy(), before.signatures
+    keys[at] = np.frombuffer(hello.mask_key or b"", np.uint8)
     if signatures is not None:
-        signatures = _replaced(signatures, place, hello.mask_signature, SIGNED_BYTES)
-    masking.keys[cohort] = replace(
-        before, keys=np.frombuffer(keys, np.uint8), signatures=signatures
-    )
-
-
-def _replaced(pieces: bytes, place: int, piece: bytes | None, size: int) -> bytes:
-    if piece is None or len(piece) != size:
-        raise RemoteProtocolError(
-            f"sent {len(piece or b'')} bytes of a masking key, or of its signature; expected {size}"
-        )
-    return pieces[: place * size] + piece + pieces[(place + 1) * size :]
+        if hello.mask_signature is None:
+            raise RemoteProtocolError("its masking key is not signed; expected that, as before")
+        end = (at + 1) * SIGNED_BYTES
+        signatures = signatures[: end - SIGNED_BYTES] + hello.mask_signature + signatures[end:]
+    masking.keys[cohort] = replace(before, keys=keys.ravel(), signatures=signatures)

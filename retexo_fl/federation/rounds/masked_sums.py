@@ -90,14 +90,6 @@ class MaskedSums:
         out = {*chain(*self.unsettled())}
         return {client: item for client, item in asked.items() if client not in out}
 
-    def grouped(self, clients: Collection[int]) -> tuple[tuple[int, ...], ...]:
-        """Return clients by their cohorts."""
-        groups = (
-            tuple(client for client in cohort.members if client in clients)
-            for cohort in self.cohorts
-        )
-        return tuple(filter(None, groups))
-
     def added(self, hello: HelloAnswer) -> HelloAnswer:
         """Return a hello with the uses that its client's cohort adds up, and no others."""
         uses = {use for c in self.cohorts if hello.client in c.members for use in c.uses}

@@ -48,7 +48,8 @@ def masked(asking: Round[T], clients: Clients, masking: MaskedSums) -> Round[T]:
                 f"{ask.purpose}: of each cohort a client is missing; expected all clients of one "
                 "at least"
             )
-        ask = replace(ask.changed(_not_last), cohorts=masking.grouped(ask.requests))
+        cohorts = tuple(c.members for c in masking.cohorts if c.members[0] in ask.requests)
+        ask = replace(ask.changed(_not_last), cohorts=cohorts)
         request = next(iter(ask.requests.values()))
         if ask.ends:
             ended.append(replace(request.ticket, round=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,9 @@ class Machines:
     def answer(self, client: int, request: Request[Any], *, is_sum: bool) -> Any:
         match request:
             case HelloRequest():
-                return replace(hello_of(client), mask_key=bytes([client]) * KEY_BYTES)
+                untold = dict.fromkeys([item.name for item in fields(CountsAnswer)], 0)
+                key = bytes([client]) * KEY_BYTES
+                return replace(hello_of(client, **untold), mask_key=key, label_uses=())
             case KeysRequest():
                 self.keyless.discard(client)
                 keys = PublicKeys.of(request.cohort, request.keys.tobytes())
