@@ -130,10 +130,10 @@ def test_a_run_is_resumed_from_tables_that_have_moved(
     retexo.done("run", *keys, "--out", "whole")
     train = StageTraining.train
 
-    def stop_in_round_two(training: StageTraining) -> object:
+    def stop_in_round_two(training: StageTraining, *weights: np.ndarray) -> object:
         if training.round == 2:
             raise KeyboardInterrupt
-        return train(training)
+        return train(training, *weights)
 
     with monkeypatch.context() as patch:
         patch.setattr(StageTraining, "train", stop_in_round_two)

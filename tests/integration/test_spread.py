@@ -14,7 +14,7 @@ BOUNDS: Final = {
     "reads of choices": 328,
     "modules that read choices": 88,
     "modules of a round": 57,
-    "functions of a round": 247,
+    "functions of a round": 248,
     "modules that masks add to it": 21,
     "functions that masks add to it": 111,
     "modules that lean adds to it": 5,
