@@ -23,10 +23,18 @@ from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-BLOCKS = readme_blocks()[2:]
+#: What has a folder of data sets in it needs one.
+BLOCKS = [
+    pytest.param(
+        block,
+        id=block.split("\n")[-1].strip(),
+        marks=[pytest.mark.real_graphs] if "DIR" in block else [],
+    )
+    for block in readme_blocks()[2:]
+]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[-1].strip() for block in BLOCKS])
+@pytest.mark.parametrize("block", BLOCKS)
 def test_readme_block_runs(tmp_path: Path, block: str) -> None:
     if "DIR" in block:
         block = block.replace("DIR", str(data_dir()))
