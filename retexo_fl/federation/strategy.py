@@ -25,7 +25,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -62,6 +62,9 @@ from retexo_fl.units import clients_named, counted
 from retexo_fl.updates import UpdateCodec, update_codec
 
 logger = logging.getLogger(__name__)
+
+#: What :meth:`.LazyMessagePassing.configure_evaluate` is asked for at the end of a stage.
+_LAST: Final = "validation of the last weights"
 
 
 class Follower:
@@ -132,7 +135,6 @@ class LazyMessagePassing(Strategy):
         #: The round that the hooks carry out, and what it has asked; then what came of it.
         self._round: tuple[Round[Score], Ask] | None = None
         self._score: Score | None = None
-        self._is_last = False
 
     # ---- a whole stage ------------------------------------------------------------------------
 
@@ -243,9 +245,9 @@ class LazyMessagePassing(Strategy):
             messages = self.configure_train(number, arrays, hooks.train_config, grid)
             replies = self._replies(messages, grid, along=None if is_exchanged else stage)
             trained, metrics = self.aggregate_train(number, replies)
-            if trained is not None:
-                arrays = trained
-                training.go_on_from(records.weights_of(arrays))
+            # None of a subclass leaves them as they were, as Flower has it.
+            arrays = arrays if trained is None else trained
+            training.go_on_from(records.weights_of(arrays))
             if metrics is not None:
                 result.train_metrics_clientapp[number] = metrics
             return self.score
@@ -261,11 +263,7 @@ class LazyMessagePassing(Strategy):
             hooks.look(number, arrays, result)
 
         def validate() -> Score:
-            self._is_last = True
-            try:
-                self._evaluate(training.round, arrays, ConfigRecord({"nodes": "validation"}), grid)
-            finally:
-                self._is_last = False
+            self._evaluate(training.round, arrays, ConfigRecord({"nodes": _LAST}), grid)
             return self.score
 
         known, outcome = loop.close(validate)
@@ -487,15 +485,16 @@ class LazyMessagePassing(Strategy):
         Args:
             server_round: Round of the stage.
             arrays: The weights.
-            config: ``nodes``: ``validation`` or ``test``; without it no client is asked, since
-                every round validates the weights of the one before.
+            config: ``nodes``: ``validation``, ``test``, or ``validation of the last weights`` of a
+                stage, which may be its best; without it no client is asked, since every round
+                validates the weights of the one before.
             grid: Not used.
         """
         del server_round, grid
         nodes = str(config.get("nodes", ""))
         if not nodes:
             return []
-        if self._is_last:
+        if nodes == _LAST:
             return self._begin(self.training.validate_last())
         return self._begin(self.training.evaluate(records.weights_of(arrays), nodes))
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.serverapp import Grid
 
-from retexo_fl.client.api import ClientApi, HelloRequest, Ticket
+from retexo_fl.client.api import ClientApi, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values
@@ -19,7 +20,7 @@ from retexo_fl.federation import strategy as strategy_module
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.records import weights_record
+from retexo_fl.federation.records import read_answer, weights_record
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.trained_model import read_trained_model
@@ -381,6 +382,62 @@ def test_under_masks_nobody_of_a_cohort_can_be_left_out(tmp_path: Path) -> None:
     config = _config(tmp_path, **masked, layers=1, min_clients=3, round_deadline_s=9.0)
     with pytest.raises(ConfigurationError, match=r"no message to client 1; expected one to all cl"):
         LeavesOut(config).start(grid=_grid(config))
+
+
+class AsksItsOwn(LazyMessagePassing):
+    """Returns no arrays, so that none are trained, and evaluates by messages of its own."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        super().aggregate_train(server_round, replies)
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self.is_own = not config
+        if config:
+            return super().configure_evaluate(server_round, arrays, config, grid)
+        hello = HelloRequest(ticket=Ticket(job=self.joined.job.job, attempt=1))
+        return self.joined.messenger.addressed([2, 4], hello)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        if not self.is_own:
+            return super().aggregate_evaluate(server_round, replies)
+        answers = [read_answer(HelloAnswer, reply) for reply in replies]
+        return MetricRecord({"nodes": sum(answer.nodes for answer in answers)})
+
+
+def test_a_subclass_may_keep_to_itself_what_it_returns(tmp_path: Path) -> None:
+    config = _config(tmp_path, layers=1)
+    plain, own = LazyMessagePassing(config), AsksItsOwn(config)
+    plain.join(_grid(config))
+    result = own.start(grid=_grid(config))
+    assert np.array_equal(result.arrays["weights"].numpy(), plain.initial(0))
+    assert np.array_equal(own.training.weights, plain.initial(0))
+    assert not result.train_metrics_clientapp
+    nodes = sum(plain.joined.clients.hellos[client].nodes for client in (0, 2))
+    assert {
+        n: told["nodes"] for n, told in result.evaluate_metrics_clientapp.items()
+    } == dict.fromkeys((1, 2, 3, 4), nodes)
+
+
+def test_a_time_out_is_that_of_every_message(tmp_path: Path) -> None:
+    config = _config(tmp_path, layers=1)
+    grid, ttls = _grid(config), set[float]()
+    push = grid.push_messages
+
+    def see(messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        ttls.update(message.metadata.ttl for message in sent)
+        return push(sent)
+
+    strategy = LazyMessagePassing(config)
+    strategy.join(grid)
+    grid.push_messages = see  # type: ignore[method-assign]
+    strategy.start(grid=grid, timeout=77.0)
+    assert ttls == {77.0}
 
 
 def test_there_are_no_more_stages_than_layers(tmp_path: Path) -> None:
