@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import question_bytes
 from retexo_fl.agent.bluetooth import bluetooth_transport
@@ -31,7 +32,6 @@ from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts, without_bytes
 from retexo_fl.agent.transports import own_transports
-from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
@@ -40,7 +40,7 @@ from retexo_fl.channels.transports.relay import RelayTransport
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.client.log_lines import line, logged_to_stderr
 from retexo_fl.client.vector_carrier import CarrierPath
-from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RetexoError
+from retexo_fl.errors import RemoteProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
 from retexo_fl.server_address import ServerAddress, host_and_port
 
@@ -50,14 +50,8 @@ logger = logging.getLogger(__name__)
 _STOP_S: Final = 3.0
 _STATUS_EVERY_S: Final = 10.0
 
-#: Opens what settings say of a carrier: client, depot, addresses of a peer; None where the agent
-#: listens at no such address.
-OpenCarrier: TypeAlias = Callable[
-    [AgentSettings, int, BlockDepot, Callable[[int], Sequence[str]]], CarrierPath | None
-]
 
-
-def run_agent(settings: AgentSettings, open_carrier: OpenCarrier | None = None) -> None:
+def run_agent(settings: AgentSettings) -> None:
     """Serve one client's part until SIGTERM, SIGINT or ``retexo agent stop``.
 
     Whoever calls this owns the state folder (:func:`~retexo_fl.agent.state_folder.owned_state`).
@@ -67,37 +61,19 @@ def run_agent(settings: AgentSettings, open_carrier: OpenCarrier | None = None) 
 
     Args:
         settings: Of ``agent.toml``.
-        open_carrier: Opens what carries vectors in another way than as blocks; None: there is none.
 
     Raises:
-        ConfigurationError: It listens at an address that only such a carrier takes.
         RetexoError: The agent could not start, or its network failed.
     """
     with logged_to_stderr():
         part = open_partition(Path(settings.partition))
         compute = ComputeThread()
-        asyncio.run(_Agent.of(settings, part, compute, open_carrier or _no_carrier).run())
+        asyncio.run(_Agent.of(settings, part, compute).run())
     if compute.busy:
         # A thread that computes in native code cannot be ended, and Python would wait for it.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
-
-
-def _no_carrier(
-    settings: AgentSettings,
-    client: int,
-    depot: BlockDepot,
-    addresses_of: Callable[[int], Sequence[str]],
-) -> None:
-    """Refuse addresses that only a carrier takes."""
-    del client, depot, addresses_of
-    for address in settings.listen:
-        if scheme_of(address) in DATAGRAM_SCHEMES:
-            raise ConfigurationError(
-                f"listen: {address}: this installation has no kernel path "
-                "(retexo_fl/kernel_path); expected tcp://, bluetooth: or relay:"
-            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,13 +95,7 @@ class _Agent:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def of(
-        cls,
-        settings: AgentSettings,
-        part: GraphPartition,
-        compute: ComputeThread,
-        open_carrier: OpenCarrier,
-    ) -> _Agent:
+    def of(cls, settings: AgentSettings, part: GraphPartition, compute: ComputeThread) -> _Agent:
         """Open what the settings name."""
         state = Path(settings.state)
         depot = BlockDepot(state / "depot", part.client)
@@ -153,7 +123,7 @@ class _Agent:
             },
         )
         introductions.network = network
-        carrier = open_carrier(settings, part.client, depot, network.addresses_of)
+        carrier = _carrier(settings, part.client, depot, network.addresses_of)
         return cls(
             settings=settings,
             partition=part,
@@ -295,6 +265,31 @@ class _Agent:
             "flower": flower,
         }
         return without_bytes(facts) if self.jobs.had_masked else facts
+
+
+def _carrier(
+    settings: AgentSettings,
+    client: int,
+    depot: BlockDepot,
+    addresses_of: Callable[[int], Sequence[str]],
+) -> CarrierPath | None:
+    """Open what carries vectors as datagrams; None where the agent listens at no such address.
+
+    Args:
+        settings: Name the address.
+        client: Client index.
+        depot: Carries what two carriers agree on.
+        addresses_of: Returns the addresses of a peer.
+
+    Raises:
+        ConfigurationError: The address cannot be used.
+    """
+    for address in settings.listen:
+        if KERNEL_PATH.serves(address):
+            opening = KERNEL_PATH.module("carrying.opening", f"listen: {address}")
+            carrier: CarrierPath = opening.open_carrier(settings, client, depot, addresses_of)
+            return carrier
+    return None
 
 
 def _prediction_sets(settings: AgentSettings, client: int) -> PredictionSets | None:

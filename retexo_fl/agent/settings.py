@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from retexo_fl.addition import ADDITIONS
 from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
@@ -112,6 +113,7 @@ class AgentSettings(Limits):
             )
         self._check_transports()
         self._check_datagrams()
+        self._check_additions()
 
     @property
     def own_transports(self) -> dict[str, str]:
@@ -144,6 +146,12 @@ class AgentSettings(Limits):
                 f"broadcast: got {self.broadcast[:_MOST_SHOWN]!r}; expected "
                 f"{' or '.join(_BROADCASTS)}"
             )
+
+    def _check_additions(self) -> None:
+        for addition in ADDITIONS:
+            for key in ("listen", "addresses"):
+                for address in filter(addition.serves, getattr(self, key)):
+                    addition.require(f"{key}: {address[:_MOST_SHOWN]}")
 
 
 def read_settings(path: Path) -> AgentSettings:
@@ -187,6 +195,9 @@ def _check_keys(values: dict[str, Any]) -> None:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; expected {', '.join(names)}"
             raise ConfigurationError(f"{name[:_MOST_SHOWN]}: unknown key{hint}")
+        for addition in ADDITIONS:
+            if name in addition.settings:
+                addition.require(name)
     for item in fields(AgentSettings):
         if item.default is MISSING and _key_of(item.name) not in values:
             raise ConfigurationError(f"{_key_of(item.name)}: missing")

@@ -14,7 +14,6 @@ from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import tell
 
 if TYPE_CHECKING:
-    from retexo_fl.agent.process import OpenCarrier
     from retexo_fl.agent.settings import AgentSettings
 
 _EXAMPLES = examples(
@@ -52,18 +51,7 @@ def _run(config: _Config = _DEFAULT) -> None:
         # Imported by the owner of the state only: torch takes seconds and memory.
         from retexo_fl.agent.process import run_agent
 
-        run_agent(settings, _open_kernel_path())
-
-
-def _open_kernel_path() -> OpenCarrier | None:
-    """Return what opens the kernel path; None where the installation has none."""
-    try:
-        from retexo_fl.kernel_path.carrying.opening import open_carrier
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("retexo_fl.kernel_path"):
-            raise
-        return None
-    return open_carrier
+        run_agent(settings)
 
 
 def _status(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from retexo_fl.cli.doctor_audit import run_audit
+from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.options import AsJson
 from retexo_fl.cli.sentences import printable, tell_json
@@ -67,7 +67,9 @@ def _doctor(
     if audit is not None:
         if config is not None or superlink or root_certificates is not None:
             raise ConfigurationError("--audit: expected --seconds and --json at most with it")
-        return run_audit(audit, seconds, as_json=as_json)
+        command = KERNEL_PATH.module("audit.command", "--audit")
+        code: int = command.run_audit(audit, seconds, as_json=as_json)
+        return code
     from retexo_fl.doctor.examination import examine
     from retexo_fl.doctor.finding import Verdict, worst
 

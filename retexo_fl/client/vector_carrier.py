@@ -1,7 +1,7 @@
 """The seam between an agent and what carries its vectors in another way than as blocks.
 
-An agent works without any. One is passed in by the code that starts it (``retexo_fl/kernel_path``):
-the agent depends on these protocols and the numbers of a carrier's control blocks alone.
+An agent works without any. It knows that of ``retexo_fl/additions/kernel_path`` by these protocols
+and the numbers of a carrier's control blocks alone.
 """
 
 from __future__ import annotations

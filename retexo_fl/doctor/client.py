@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from retexo_fl.addition import ADDITIONS
 from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.channels.addresses import parse_datagram, parse_tcp, scheme_of, why_not_bound
+from retexo_fl.channels.addresses import parse_tcp, scheme_of, why_not_bound
 from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.bluetooth import judge_listening
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
-from retexo_fl.doctor.kernel_path import why_no_kernel_path
 from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
@@ -168,13 +168,16 @@ def examine_ports(settings: AgentSettings, *, running: bool) -> Iterator[Finding
 
 def _bindable(address: str) -> Finding:
     try:
+        for addition in ADDITIONS:
+            if addition.serves(address):
+                examination = addition.module("examination", f"listen: {address}")
+                finding: Finding = examination.judge_listening(address)
+                return finding
         match scheme_of(address):
             case "tcp":
                 pass
             case "bluetooth":
                 return judge_listening(address)
-            case "udp" | "xdp" | "af-xdp" | "auto":
-                return _bindable_datagrams(address)
             case _:
                 return bad(address, "not an address to listen at", "listen at tcp://0.0.0.0:PORT")
         wanted = parse_tcp(address, least_port=0)
@@ -188,17 +191,3 @@ def _bindable(address: str) -> Finding:
         seen, _, advice = why_not_bound(error).partition("; ")
         return bad(address, seen, advice or "choose another address")
     return good(address, "free")
-
-
-def _bindable_datagrams(address: str) -> Finding:
-    wanted = parse_datagram(address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((wanted.host, wanted.port))
-    if wanted.scheme == "udp":
-        return good(address, "free; datagrams are received in user space")
-    reason = why_no_kernel_path()
-    if not reason:
-        return good(address, "free; datagrams are received in the kernel")
-    if wanted.scheme == "auto":
-        return absent(address, f"free; received in user space; no kernel path: {reason}")
-    return bad(address, f"no kernel path: {reason}", "grant it, or listen at udp:// or auto://")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from retexo_fl.addition import ADDITIONS
 from retexo_fl.agent.bluetooth import own_adapter
 from retexo_fl.agent.settings import AgentSettings, read_settings
 from retexo_fl.channels.addresses import scheme_of
@@ -20,8 +21,7 @@ from retexo_fl.doctor.client import (
     load_roster,
     open_part,
 )
-from retexo_fl.doctor.finding import Finding, bad, good
-from retexo_fl.doctor.kernel_path import examine_kernel_path
+from retexo_fl.doctor.finding import Finding, absent, bad, good
 from retexo_fl.doctor.machine import examine_machine
 from retexo_fl.doctor.peers import examine_peers
 from retexo_fl.doctor.superlink import examine_superlink
@@ -53,7 +53,7 @@ def examine(
     named = superlink or (settings.superlink if settings else "")
     yield from examine_superlink(named, root_certificates)
     if settings is None:
-        yield examine_kernel_path(())
+        yield from _examine_additions((), ())
         yield from examine_bluetooth(wanted=False)
     else:
         yield from _examine_client(settings)
@@ -71,7 +71,9 @@ def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
         yield examine_agreement(settings, identity, roster)
     status, finding = ask_status(settings)
     yield finding
-    yield examine_kernel_path(settings.listen)
+    others = roster.members.values() if roster is not None else ()
+    known = [address for member in others for address in member.addresses]
+    yield from _examine_additions(settings.listen, known)
     yield from examine_bluetooth(wanted=_wants_bluetooth(settings, roster))
     yield from examine_ports(settings, running=status is not None)
     if identity is not None and roster is not None and part is not None:
@@ -79,6 +81,21 @@ def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
         with suppress(IdentityError):  # which was reported with the ports
             adapter = own_adapter(settings.listen)
         yield from examine_peers(identity, roster, part.peers, adapter=adapter)
+
+
+def _examine_additions(listen: Sequence[str], known: Sequence[str]) -> Iterator[Finding]:
+    """Look at what each addition takes of this machine.
+
+    Args:
+        listen: Addresses that the client listens at.
+        known: Addresses in its roster.
+    """
+    for addition in ADDITIONS:
+        if addition.is_here:
+            examination = addition.module("examination", addition.title)
+            yield from examination.examine(listen, known)
+        else:
+            yield absent(addition.title.lower(), "not in this installation")
 
 
 def _wants_bluetooth(settings: AgentSettings, roster: Roster | None) -> bool:

@@ -7,17 +7,17 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.additions.kernel_path.endpoint import Destination, StreamGrant
+from retexo_fl.additions.kernel_path.endpoint.broadcasting import BroadcastKind, Groups
+from retexo_fl.additions.kernel_path.endpoint.records import socket_address
+from retexo_fl.additions.kernel_path.endpoint.sender import PacketSender
+from retexo_fl.additions.kernel_path.endpoint.udp_socket import UdpSocket
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, pack_packets, readdress
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.aggregate import ETHERNET_CELLS, TableSizes
+from retexo_fl.additions.kernel_path.xdp.broadcast import TcBroadcast
+from retexo_fl.additions.kernel_path.xdp.receiver import XdpReceiver
 from retexo_fl.errors import ChannelError
-from retexo_fl.kernel_path.endpoint import Destination, StreamGrant
-from retexo_fl.kernel_path.endpoint.broadcasting import BroadcastKind, Groups
-from retexo_fl.kernel_path.endpoint.records import socket_address
-from retexo_fl.kernel_path.endpoint.sender import PacketSender
-from retexo_fl.kernel_path.endpoint.udp_socket import UdpSocket
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets, readdress
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.aggregate import ETHERNET_CELLS, TableSizes
-from retexo_fl.kernel_path.xdp.broadcast import TcBroadcast
-from retexo_fl.kernel_path.xdp.receiver import XdpReceiver
 from sims.kernel_path.processes import Helper
 from sims.kernel_path.wire import End, Wire, enter
 from sims.kernel_path.workload import JOB, STAGE

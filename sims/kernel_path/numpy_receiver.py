@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from retexo_fl.kernel_path.endpoint.receiver import UserSpaceReceiver
-from retexo_fl.kernel_path.packets.layout import (
+from retexo_fl.additions.kernel_path.endpoint.receiver import UserSpaceReceiver
+from retexo_fl.additions.kernel_path.packets.layout import (
     ACK_WANTED,
     BLOCK_PACKETS,
     CELL_VALUES,
@@ -19,7 +19,7 @@ from retexo_fl.kernel_path.packets.layout import (
     PacketKind,
     Tables,
 )
-from retexo_fl.kernel_path.packets.packets import PacketHead, ack_packet
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, ack_packet
 
 _NEW: Final = COUNTER_NAMES.index("data_new")
 _DUPLICATE: Final = COUNTER_NAMES.index("data_duplicate")
@@ -45,7 +45,7 @@ class NumpyReceiver(UserSpaceReceiver):
         replies: NDArray[np.uint8],
         reply_lengths: NDArray[np.int64],
     ) -> None:
-        """See :class:`~retexo_fl.kernel_path.endpoint.receiver.PacketTaker`."""
+        """See :class:`~retexo_fl.additions.kernel_path.endpoint.receiver.PacketTaker`."""
         reply_lengths[: len(lengths)] = 0
         heads = packets[:, :HEADER_BYTES].view(HEADER)[:, 0]
         streams = self.tables.streams[heads["stream"] % len(self.tables.streams)]

@@ -11,11 +11,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from retexo_fl.additions.kernel_path.packets.layout import BLOCK_PACKETS
+from retexo_fl.additions.kernel_path.packets.packets import (
+    PacketHead,
+    pack_packets,
+    ping_packet,
+    read_ack,
+)
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.packets.window import ack_flags
 from retexo_fl.errors import ChannelTimedOut
-from retexo_fl.kernel_path.packets.layout import BLOCK_PACKETS
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets, ping_packet, read_ack
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.packets.window import ack_flags
 from sims.kernel_path.workload import JOB, PACE_S, STAGE, WAYS, Case, Opened, values_of
 
 _PATIENCE_S: Final = 15.0

@@ -8,11 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.kernel_path.packets.layout import NOT_YET
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.aggregate import ETHERNET_CELLS, AggregateProgram, TableSizes
-from retexo_fl.kernel_path.xdp.udp_frame import udp_frame
+from retexo_fl.additions.kernel_path.packets.layout import NOT_YET
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, pack_packets
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.aggregate import (
+    ETHERNET_CELLS,
+    AggregateProgram,
+    TableSizes,
+)
+from retexo_fl.additions.kernel_path.xdp.udp_frame import udp_frame
 from sims.kernel_path.workload import JOB, STAGE
 
 _PORT: Final = 7411

@@ -8,15 +8,19 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.additions.kernel_path.endpoint import (
+    DatagramEndpoint,
+    IncomingStream,
+    UserSpaceReceiver,
+)
+from retexo_fl.additions.kernel_path.endpoint.receiver import Receiver
+from retexo_fl.additions.kernel_path.endpoint.udp_socket import UdpSocket
+from retexo_fl.additions.kernel_path.packets.layout import Tables
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.af_xdp import AfXdpReceiver
+from retexo_fl.additions.kernel_path.xdp.aggregate import TableSizes
+from retexo_fl.additions.kernel_path.xdp.receiver import XdpReceiver
 from retexo_fl.errors import ChannelTimedOut
-from retexo_fl.kernel_path.endpoint import DatagramEndpoint, IncomingStream, UserSpaceReceiver
-from retexo_fl.kernel_path.endpoint.receiver import Receiver
-from retexo_fl.kernel_path.endpoint.udp_socket import UdpSocket
-from retexo_fl.kernel_path.packets.layout import Tables
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.af_xdp import AfXdpReceiver
-from retexo_fl.kernel_path.xdp.aggregate import TableSizes
-from retexo_fl.kernel_path.xdp.receiver import XdpReceiver
 from sims.kernel_path.numpy_receiver import NumpyReceiver
 from sims.kernel_path.tcp_receiver import TcpReceiver
 from sims.kernel_path.wire import End, enter

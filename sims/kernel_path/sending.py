@@ -11,13 +11,17 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.additions.kernel_path.endpoint import (
+    DatagramEndpoint,
+    Destination,
+    UserSpaceReceiver,
+)
+from retexo_fl.additions.kernel_path.packets.layout import Tables
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, pack_packets, read_ack
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.aggregate import AggregateProgram, TableSizes
+from retexo_fl.additions.kernel_path.xdp.attachments import Attachment
 from retexo_fl.errors import ChannelTimedOut
-from retexo_fl.kernel_path.endpoint import DatagramEndpoint, Destination, UserSpaceReceiver
-from retexo_fl.kernel_path.packets.layout import Tables
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets, read_ack
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.aggregate import AggregateProgram, TableSizes
-from retexo_fl.kernel_path.xdp.attachments import Attachment
 from sims.kernel_path.paced import Paced
 from sims.kernel_path.processes import Helper
 from sims.kernel_path.wire import End, enter

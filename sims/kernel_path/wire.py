@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
+from retexo_fl.additions.kernel_path.xdp.probe import probe
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.kernel_path.xdp.probe import probe
 from sims.kernel_path.offloads import JOINING, SEGMENTATION, set_features
 
 _CLONE_NEWNET: Final = 0x40000000

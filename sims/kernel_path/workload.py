@@ -9,8 +9,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from retexo_fl.kernel_path.endpoint import StreamGrant
-from retexo_fl.kernel_path.packets.layout import CELL_VALUES
+from retexo_fl.additions.kernel_path.endpoint import StreamGrant
+from retexo_fl.additions.kernel_path.packets.layout import CELL_VALUES
 
 Kind = Literal["xdp", "af_xdp", "udp", "numpy", "tcp"]
 

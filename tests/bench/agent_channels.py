@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.additions.kernel_path.carrying.choice import LEAST_TIMES
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.kernel_path.carrying.choice import LEAST_TIMES
 from sims.kernel_path.offloads import JOINING, set_features
 from sims.kernel_path.processor_time import softirq_threads, threads_that_serve, used_s
 from sims.kernel_path.runs import in_turn

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from retexo_fl.additions.kernel_path.carrying.control import Book, Grant, Notice, Way
 from retexo_fl.bluetooth.sdp import answer_parts, offers
 from retexo_fl.exchange import decode_block, encode_block, to_csr
 from retexo_fl.exchange.block_check import NOTHING, check_frame, sound_prefix
@@ -16,7 +17,6 @@ from retexo_fl.exchange.codecs import LEVELS, encode_few_bits, encode_rows
 from retexo_fl.exchange.frames import HEADER_BYTES, split_frames
 from retexo_fl.exchange.parcels import Parcel, ParcelKind, ParcelStream
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
-from retexo_fl.kernel_path.carrying.control import Book, Grant, Notice, Way
 from tests.fuzz.target import Target
 from tests.unit.bluetooth.test_sdp import BLUEZ
 from tests.unit.exchange.blocks import header_of

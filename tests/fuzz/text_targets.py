@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import tomli_w
 
+from retexo_fl.additions.kernel_path.endpoint.records import parse_endpoint
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_bluetooth, parse_datagram, parse_tcp
 from retexo_fl.channels.federation import Federation
@@ -30,7 +31,6 @@ from retexo_fl.graph.recipes import (
     read_summary,
 )
 from retexo_fl.graph.sources.synthetic import is_synthetic, parse_synthetic
-from retexo_fl.kernel_path.endpoint.records import parse_endpoint
 from retexo_fl.server_address import host_and_port
 from retexo_fl.simulation.links import read_links
 from tests.fuzz.mutation import with_odd_value

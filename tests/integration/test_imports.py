@@ -51,7 +51,6 @@ def test_run_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
 def test_an_agent_without_datagrams_loads_no_compiler() -> None:
     script = (
         "import sys, retexo_fl.agent.process\n"
-        "from retexo_fl.kernel_path.carrying.opening import open_carrier\n"
         "print([name for name in ('numba', 'sklearn') if name in sys.modules])\n"
     )
     assert last_line_of(script) == "[]"

@@ -8,6 +8,7 @@ from typing import Final
 GRID: Final = "test_recorded_grid.py"
 #: By room, the integration tests that a change there is tried with, beside the unit tests.
 INTEGRATION: Final = {
+    "additions/kernel_path": ("test_agent_datagrams.py",),
     "agent": (
         "test_refusals.py",
         "test_agent_*.py",
@@ -36,7 +37,6 @@ INTEGRATION: Final = {
     "exchange": (GRID, "test_codecs.py", "test_links.py"),
     "federation": (GRID, "test_resume.py", "test_masked_training.py", "test_strategy.py"),
     "graph": (GRID, "test_features.py", "test_shared_recipe.py", "test_masked_recipe.py"),
-    "kernel_path": ("test_agent_datagrams.py",),
     "layers": (GRID, "test_invariance.py", "test_edge_invariance.py"),
     "masking": ("test_refusals.py", "test_masked_*.py"),
     "progress": ("test_steps_said.py",),
@@ -59,7 +59,8 @@ def steps_of(path: Path, root: Path) -> list[tuple[str, list[Path]]]:
     module = ".".join(path.with_suffix("").parts)
     package, _, name = module.rpartition(".")
     named = (f"{module} import", f"import {module}", f"from {package} import {name}", f"{module}.")
-    room = path.parts[1]
+    # Each addition is a room of its own.
+    room = Path(*path.parts[1 : 3 if path.parts[1] == "additions" else 2])
     unit = root / "tests" / "unit"
     importing = [
         test
@@ -70,7 +71,7 @@ def steps_of(path: Path, root: Path) -> list[tuple[str, list[Path]]]:
     return [
         ("module", importing),
         ("room", of_room),
-        ("together", integration_tests(room, root)),
+        ("together", integration_tests(str(room), root)),
     ]
 
 

@@ -8,18 +8,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from retexo_fl.kernel_path.packets.aggregation import MAX_REPLY_BYTES, take_packets
-from retexo_fl.kernel_path.packets.layout import (
+from retexo_fl.additions.kernel_path.packets.aggregation import MAX_REPLY_BYTES, take_packets
+from retexo_fl.additions.kernel_path.packets.layout import (
     COUNTER_NAMES,
     MAX_PACKET_BYTES,
     NOT_YET,
     SKIP,
     Tables,
 )
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.aggregate import AggregateProgram, TableSizes
-from retexo_fl.kernel_path.xdp.udp_frame import udp_frame
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, pack_packets
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.aggregate import AggregateProgram, TableSizes
+from retexo_fl.additions.kernel_path.xdp.udp_frame import udp_frame
 
 PORT = 7411
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3

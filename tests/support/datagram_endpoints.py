@@ -10,17 +10,17 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from retexo_fl.kernel_path.endpoint import (
+from retexo_fl.additions.kernel_path.endpoint import (
     DatagramEndpoint,
     Destination,
     IncomingStream,
     StreamGrant,
     UserSpaceReceiver,
 )
-from retexo_fl.kernel_path.endpoint.broadcasting import BroadcastKind
-from retexo_fl.kernel_path.endpoint.udp_socket import Message, UdpSocket, single_packets
-from retexo_fl.kernel_path.packets.layout import Tables
-from retexo_fl.kernel_path.packets.pacing import WindowTimes
+from retexo_fl.additions.kernel_path.endpoint.broadcasting import BroadcastKind
+from retexo_fl.additions.kernel_path.endpoint.udp_socket import Message, UdpSocket, single_packets
+from retexo_fl.additions.kernel_path.packets.layout import Tables
+from retexo_fl.additions.kernel_path.packets.pacing import WindowTimes
 
 JOB, STAGE = 77, 3
 _DEADLINE_S = 20.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from retexo_fl.kernel_path.packets.layout import ACK_WANTED, HEADER, USER_ACK
-from retexo_fl.kernel_path.packets.packets import (
+from retexo_fl.additions.kernel_path.packets.layout import ACK_WANTED, HEADER, USER_ACK
+from retexo_fl.additions.kernel_path.packets.packets import (
     ack_packet,
     checksum,
     ping_packet,

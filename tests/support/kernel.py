@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retexo_fl.kernel_path.xdp.probe import probe
+from retexo_fl.additions.kernel_path.xdp.probe import probe
 
 
 def require_bpf() -> None:

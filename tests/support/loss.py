@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from retexo_fl.kernel_path.xdp.libbpf import BpfObject
+from retexo_fl.additions.kernel_path.xdp.libbpf import BpfObject
 from tests.support.host import Host
 from tests.support.inside import inside
 

@@ -30,7 +30,10 @@ _IMPORTED = (
     *("retexo_fl.cli.run", "torch"),
 )
 #: Of agents that exchange vectors by datagrams, with machine code; others load none of it.
-_FOR_DATAGRAMS = ("retexo_fl.kernel_path.carrying.endpoints", "retexo_fl.kernel_path.carrying.path")
+_FOR_DATAGRAMS = (
+    "retexo_fl.additions.kernel_path.carrying.endpoints",
+    "retexo_fl.additions.kernel_path.carrying.path",
+)
 _LOOK_S = 0.005
 #: linux/sched.h, linux/mount.h and umount(2); Python has them from 3.12 on.
 _NEW_MOUNTS, _NEW_NETWORK = 0x20000, 0x40000000

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from retexo_fl.additions.kernel_path.endpoint.udp_socket import Message, UdpSocket, single_packets
 from retexo_fl.cli import main
-from retexo_fl.kernel_path.endpoint.udp_socket import Message, UdpSocket, single_packets
 
 _SEED = 5
 

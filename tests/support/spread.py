@@ -234,9 +234,7 @@ def row_between_agents(folder: Path) -> Functions:
         patch.setattr(process, "_STATUS_EVERY_S", 3600.0)
         settings = [read_settings(agent.settings) for agent in made]
         running = [
-            process._Agent.of(
-                of_one, open_partition(Path(of_one.partition)), ComputeThread(), process._no_carrier
-            )
+            process._Agent.of(of_one, open_partition(Path(of_one.partition)), ComputeThread())
             for of_one in settings
         ]
 

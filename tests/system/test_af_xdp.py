@@ -9,12 +9,17 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
+from retexo_fl.additions.kernel_path.packets.layout import ACK_WANTED, Tables
+from retexo_fl.additions.kernel_path.packets.packets import (
+    PacketHead,
+    pack_packets,
+    ping_packet,
+    read_ack,
+)
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.af_xdp import AfXdpReceiver
+from retexo_fl.additions.kernel_path.xdp.attachments import XdpMode
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.kernel_path.packets.layout import ACK_WANTED, Tables
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets, ping_packet, read_ack
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.af_xdp import AfXdpReceiver
-from retexo_fl.kernel_path.xdp.attachments import XdpMode
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.kernel import require_bpf

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.additions.kernel_path.audit.audit import audit
+from retexo_fl.additions.kernel_path.audit.comparison import Audit
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_tcp
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.doctor.audit import audit
-from retexo_fl.doctor.audit_comparison import Audit
 from retexo_fl.errors import AgentUnreachable
 from tests.support.agents import AgentProcess, agents, retexo, train_with
 from tests.support.hosts import Hosts

@@ -19,8 +19,8 @@ import tomli_w
 import yaml  # type: ignore[import-untyped]
 from cryptography import x509
 
+from retexo_fl.additions.kernel_path.carrying.opening import wanted_address
 from retexo_fl.agent.settings import AgentSettings, read_settings
-from retexo_fl.kernel_path.carrying.opening import wanted_address
 from tests.support.commands import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
@@ -264,7 +264,7 @@ def test_every_key_of_an_agent_is_in_its_example_and_readable(
     path = tmp_path / "agent.toml"
     path.write_text(tomli_w.dumps({**tomllib.loads(text), **shown}))
     settings = read_settings(path)
-    assert wanted_address(settings.listen) is not None
+    assert wanted_address(settings.listen).scheme == "xdp"
     assert (
         settings.datagram_memory_mib
         == AgentSettings.__dataclass_fields__["datagram_memory_mib"].default

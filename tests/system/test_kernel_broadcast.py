@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, ping_packet, readdress
+from retexo_fl.additions.kernel_path.xdp.broadcast import BroadcastMember, TcBroadcast
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.kernel_path.packets.packets import PacketHead, ping_packet, readdress
-from retexo_fl.kernel_path.xdp.broadcast import BroadcastMember, TcBroadcast
 from tests.support.host import Host
 from tests.support.hosts import Hosts
 from tests.support.inside import inside

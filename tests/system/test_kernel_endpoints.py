@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from retexo_fl.kernel_path.endpoint import DatagramEndpoint, Receiver, UserSpaceReceiver
-from retexo_fl.kernel_path.endpoint.broadcasting import BroadcastKind
-from retexo_fl.kernel_path.packets.layout import Tables
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.af_xdp import AfXdpReceiver
-from retexo_fl.kernel_path.xdp.aggregate import TableSizes
-from retexo_fl.kernel_path.xdp.attachments import XdpMode
-from retexo_fl.kernel_path.xdp.broadcast import TcBroadcast
-from retexo_fl.kernel_path.xdp.receiver import XdpReceiver
+from retexo_fl.additions.kernel_path.endpoint import DatagramEndpoint, Receiver, UserSpaceReceiver
+from retexo_fl.additions.kernel_path.endpoint.broadcasting import BroadcastKind
+from retexo_fl.additions.kernel_path.packets.layout import Tables
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.af_xdp import AfXdpReceiver
+from retexo_fl.additions.kernel_path.xdp.aggregate import TableSizes
+from retexo_fl.additions.kernel_path.xdp.attachments import XdpMode
+from retexo_fl.additions.kernel_path.xdp.broadcast import TcBroadcast
+from retexo_fl.additions.kernel_path.xdp.receiver import XdpReceiver
 from tests.support.datagram_endpoints import (
     begin,
     complete,

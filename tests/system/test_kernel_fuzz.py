@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
 from tests.support.aggregate_twin import PORT, OpenStream, Twins
 from tests.support.fuzzed_packets import fuzzed_packets
 from tests.support.hosts import Hosts

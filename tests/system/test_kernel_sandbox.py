@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
+from retexo_fl.additions.kernel_path.xdp.capabilities import NEEDED
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.kernel_path.xdp.capabilities import NEEDED
 from tests.support.agents import agents, train_with
 from tests.support.commands import ROOT, program
 from tests.support.hosts import Hosts

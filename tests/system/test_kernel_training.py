@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.additions.kernel_path.carrying.choice import LEAST_TIMES
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.graph import BoundaryPlan, GraphPartition
-from retexo_fl.kernel_path.carrying.choice import LEAST_TIMES
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.agents import AgentProcess, agents, predict_with, train_with
 from tests.support.commands import program

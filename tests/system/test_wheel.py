@@ -82,7 +82,7 @@ def test_wheel_holds_the_whole_library_and_nothing_else(wheel: Path) -> None:
         if path.suffix in _SUFFIXES or path.name == "py.typed"
     }
     assert {"retexo_fl/py.typed", "retexo_fl/report/page.css", "retexo_fl/report/page.js"} < sources
-    programs = "retexo_fl/kernel_path/xdp/programs"
+    programs = "retexo_fl/additions/kernel_path/xdp/programs"
     assert {f"{programs}/aggregate.bpf.c", f"{programs}/aggregate.bpf.o"} < sources
     assert sources <= names
     others = {name for name in names - metadata - sources if not name.endswith("README.md")}

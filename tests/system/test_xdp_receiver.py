@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from retexo_fl.additions.kernel_path.packets.layout import ACK_WANTED
+from retexo_fl.additions.kernel_path.packets.packets import PacketHead, pack_packets, read_ack
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.xdp.aggregate import TableSizes
+from retexo_fl.additions.kernel_path.xdp.attachments import XdpMode, xdp_program_at
+from retexo_fl.additions.kernel_path.xdp.probe import probe
+from retexo_fl.additions.kernel_path.xdp.receiver import XdpReceiver
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.kernel_path.packets.layout import ACK_WANTED
-from retexo_fl.kernel_path.packets.packets import PacketHead, pack_packets, read_ack
-from retexo_fl.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.kernel_path.xdp.aggregate import TableSizes
-from retexo_fl.kernel_path.xdp.attachments import XdpMode, xdp_program_at
-from retexo_fl.kernel_path.xdp.probe import probe
-from retexo_fl.kernel_path.xdp.receiver import XdpReceiver
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.loss import BadCable
@@ -146,7 +146,7 @@ def test_program_goes_with_the_process_that_attached_it(hosts: Hosts) -> None:
     program = (
         "import sys\n"
         "from tests.system.test_xdp_receiver import PORT, SIZES\n"
-        "from retexo_fl.kernel_path.xdp.receiver import XdpReceiver\n"
+        "from retexo_fl.additions.kernel_path.xdp.receiver import XdpReceiver\n"
         "receiver = XdpReceiver('eth0', PORT, sizes=SIZES)\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"

@@ -15,6 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.additions.kernel_path.carrying.control import (
+    Grant,
+    Way,
+    control_frames,
+    grant_header,
+)
 from retexo_fl.agent import wire
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.service import _Running
@@ -44,7 +50,6 @@ from retexo_fl.errors import (
 )
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from retexo_fl.graph import BoundaryPlan, GraphPartition
-from retexo_fl.kernel_path.carrying.control import Grant, Way, control_frames, grant_header
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule

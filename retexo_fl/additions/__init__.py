@@ -1,0 +1,1 @@
+"""Rooms that the core never imports, and without which it works (:mod:`retexo_fl.addition`)."""

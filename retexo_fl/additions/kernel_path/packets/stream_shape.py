@@ -1,0 +1,118 @@
+"""How a stream of vectors is cut into packets: everything follows from three numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from retexo_fl.additions.kernel_path.packets.layout import (
+    BLOCK_PACKETS,
+    CELL_BYTES,
+    CELL_VALUES,
+    HEADER_BYTES,
+    IP_UDP_BYTES,
+    MAX_PACKET_CELLS,
+)
+from retexo_fl.errors import LocalProtocolError
+
+#: ``offset`` of a packet is 16 bits wide: no vector is longer than 1,048,560 values.
+_MAX_ROW_CELLS = 2**16 - 1
+_MAX_PACKETS = 2**32 - 1
+
+
+def packet_cells_for(mtu_bytes: int) -> int:
+    """Return how many cells a packet carries on a path; 22 at 1,500 bytes, 140 at the most.
+
+    Raises:
+        LocalProtocolError: Not even one fits.
+    """
+    cells = (mtu_bytes - IP_UDP_BYTES - HEADER_BYTES) // CELL_BYTES
+    if cells < 1:
+        least = IP_UDP_BYTES + HEADER_BYTES + CELL_BYTES
+        raise LocalProtocolError(f"path MTU is {mtu_bytes} bytes, expected at least {least}")
+    return min(cells, MAX_PACKET_CELLS)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShape:
+    """A stream's vectors, each padded to whole cells, end to end and cut every few cells.
+
+    Attributes:
+        rows: Number of vectors; 0 makes a stream without packets.
+        width: Values of a vector, at least 1.
+        packet_cells: Cells of every packet but the last, 1 to 140.
+
+    Raises:
+        LocalProtocolError: A number is out of range.
+    """
+
+    rows: int
+    width: int
+    packet_cells: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 0 or self.width < 1:
+            raise LocalProtocolError(
+                f"stream of {self.rows} vectors of {self.width} values, expected at least 0 and 1"
+            )
+        if not 1 <= self.packet_cells <= MAX_PACKET_CELLS:
+            raise LocalProtocolError(
+                f"packet_cells is {self.packet_cells}, expected 1 to {MAX_PACKET_CELLS}"
+            )
+        if self.row_cells > _MAX_ROW_CELLS or self.packets > _MAX_PACKETS:
+            raise LocalProtocolError(
+                f"stream of {self.rows} vectors of {self.width} values is too large: expected at "
+                f"most {_MAX_ROW_CELLS * CELL_VALUES} values in a vector and {_MAX_PACKETS} packets"
+            )
+
+    @property
+    def row_cells(self) -> int:
+        """Cells of one vector."""
+        return -(-self.width // CELL_VALUES)
+
+    @property
+    def cells(self) -> int:
+        """Cells of all vectors."""
+        return self.rows * self.row_cells
+
+    @property
+    def packets(self) -> int:
+        """Packets of the stream, numbered from 0."""
+        return -(-self.cells // self.packet_cells)
+
+    @property
+    def seen_blocks(self) -> int:
+        """Blocks of 512 seen bits that a receiver needs."""
+        return -(-self.packets // BLOCK_PACKETS)
+
+    @property
+    def packet_bytes(self) -> int:
+        """Bytes of every packet but the last: the segment size of offloaded segmentation."""
+        return HEADER_BYTES + self.packet_cells * CELL_BYTES
+
+    @property
+    def last_packet_bytes(self) -> int:
+        """Bytes of the last packet; 0 in a stream without packets."""
+        if not self.packets:
+            return 0
+        return HEADER_BYTES + int(self.cells_in(self.packets - 1)) * CELL_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all packets, each sent once; without the headers of IP and UDP."""
+        return self.packets * HEADER_BYTES + self.cells * CELL_BYTES
+
+    def cells_in(self, seq: ArrayLike) -> NDArray[np.int64]:
+        """Return how many cells packets carry; int64 in the form of ``seq``."""
+        left = self.cells - np.asarray(seq, dtype=np.int64) * self.packet_cells
+        return np.minimum(left, self.packet_cells)
+
+    def first_of(self, seq: ArrayLike) -> NDArray[np.int64]:
+        """Return the vectors that the first cells of packets belong to."""
+        return np.asarray(seq, dtype=np.int64) * self.packet_cells // self.row_cells
+
+    def offset_of(self, seq: ArrayLike) -> NDArray[np.int64]:
+        """Return which cells of their vectors the first cells of packets are."""
+        return np.asarray(seq, dtype=np.int64) * self.packet_cells % self.row_cells

@@ -1,0 +1,94 @@
+"""What an agent that may choose takes as datagrams, and what as blocks."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from retexo_fl.additions.kernel_path.carrying.choice import (
+    LEAST_BYTES,
+    LEAST_SENDERS,
+    LEAST_TIMES,
+    WayChoice,
+)
+from retexo_fl.additions.kernel_path.carrying.control import Notice, Way
+from retexo_fl.errors import ChannelUnavailable
+
+_WIDTH = 64
+_LARGE = LEAST_BYTES // (4 * _WIDTH)
+
+
+def _notice(vectors: int, *, stored: int | None = None, packet_cells: int = 22) -> Notice:
+    return Notice(
+        exponent=3,
+        packet_cells=packet_cells,
+        stored=vectors * _WIDTH if stored is None else stored,
+        digest=bytes(16),
+        streams=np.zeros(vectors, dtype=np.int64),
+    )
+
+
+def _ways(choice: WayChoice, notice: Notice, *, senders: int = LEAST_SENDERS) -> set[Way]:
+    return set(choice.ways(dict.fromkeys(range(senders), notice), _WIDTH, max_cells=22).values())
+
+
+def _choosing(*, in_kernel: bool = True) -> WayChoice:
+    return WayChoice(automatic=True, in_kernel=in_kernel)
+
+
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_who_may_not_choose_takes_everything_as_datagrams(in_kernel: bool) -> None:
+    choice = WayChoice(automatic=False, in_kernel=in_kernel)
+
+    assert _ways(choice, _notice(_LARGE)) == {Way.DATAGRAMS}
+    assert _ways(choice, _notice(50, stored=1), senders=1) == {Way.DATAGRAMS}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "stored", "senders", "in_kernel", "expected"),
+    [
+        (_LARGE, None, LEAST_SENDERS, True, Way.DATAGRAMS),
+        (_LARGE - 1, None, LEAST_SENDERS, True, Way.BLOCK),
+        (_LARGE, None, LEAST_SENDERS - 1, True, Way.BLOCK),
+        (_LARGE, None, LEAST_SENDERS, False, Way.BLOCK),
+        (_LARGE, _LARGE, LEAST_SENDERS, True, Way.BLOCK),
+    ],
+)
+def test_datagrams_are_chosen_where_they_were_measured_to_win(
+    vectors: int, stored: int | None, senders: int, in_kernel: bool, expected: Way
+) -> None:
+    choice = _choosing(in_kernel=in_kernel)
+    assert _ways(choice, _notice(vectors, stored=stored), senders=senders) == {expected}
+
+
+def test_small_exchanges_that_recur_come_as_datagrams_where_the_kernel_takes_them() -> None:
+    notices = dict.fromkeys(range(3), _notice(5, stored=1))
+    for in_kernel, expected in ((True, Way.DATAGRAMS), (False, Way.BLOCK)):
+        for times, way in ((LEAST_TIMES, expected), (LEAST_TIMES - 1, Way.BLOCK)):
+            choice = _choosing(in_kernel=in_kernel)
+            ways = choice.ways(notices, _WIDTH, max_cells=22, recurring={1}, times=times)
+            assert ways == {0: Way.BLOCK, 1: way, 2: Way.BLOCK}
+
+
+def test_each_reason_for_blocks_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    choice = _choosing()
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            _ways(choice, _notice(5))
+            _ways(choice, _notice(5), senders=1)
+    assert len([record for record in caplog.records if "instead_of" in record.message]) == 2
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_packets_longer_than_any_that_is_taken_come_as_blocks(automatic: bool) -> None:
+    choice = WayChoice(automatic=automatic, in_kernel=True)
+    assert _ways(choice, _notice(_LARGE, packet_cells=23)) == {Way.BLOCK}
+
+
+def test_no_room_is_an_error_only_where_datagrams_were_demanded() -> None:
+    error = ChannelUnavailable("no cells are left")
+    _choosing().no_room(error)
+    with pytest.raises(ChannelUnavailable, match="no cells are left; raise datagram-memory-mib"):
+        WayChoice(automatic=False, in_kernel=True).no_room(error)
