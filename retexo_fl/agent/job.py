@@ -12,6 +12,7 @@ import torch
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import Questions
+from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.peer_traffic import PeerTrafficBook
 from retexo_fl.agent.predictions import PredictionSets
@@ -39,7 +40,7 @@ from retexo_fl.client.edge_fit import note_unused_edges
 from retexo_fl.client.end_to_end_client import AnyAnswer, EndToEndClient
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
-from retexo_fl.client.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
+from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import FIXED

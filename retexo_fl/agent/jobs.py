@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
+from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders, check_attempt
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
@@ -36,7 +37,6 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.log_lines import line
-from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
     CheckpointError,

@@ -17,6 +17,7 @@ from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import question_bytes
 from retexo_fl.agent.bluetooth import bluetooth_transport
+from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.jobs import AgentJobs
@@ -39,7 +40,6 @@ from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.transports.relay import RelayTransport
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.client.log_lines import line, logged_to_stderr
-from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.errors import RemoteProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
 from retexo_fl.server_address import ServerAddress, host_and_port

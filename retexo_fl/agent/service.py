@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from retexo_fl.agent import wire
+from retexo_fl.agent.carrier_path import Arrivals
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
@@ -43,7 +44,6 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     StaleAttempt,
 )
-from retexo_fl.exchange.link_messages import Offer
 
 Result = TypeVar("Result")
 
@@ -54,18 +54,6 @@ _WAITERS: Final = 16
 _COLLECT_PAUSE_S: Final = 0.1
 _TAKEN_PAUSE_S: Final = 0.01
 _MOST_COLLECT_WAIT_S: Final = 30.0
-
-
-class ArrivalDepot(Protocol):
-    """What the service needs of the depot."""
-
-    def wait_for(self, keys: Collection[BlockKey], timeout_s: float) -> frozenset[BlockKey]:
-        """Wait until all blocks are whole or time is over; return those that are not."""
-        ...
-
-    def offers(self, peer: int) -> Sequence[Offer]:
-        """Return every block that a peer has not acknowledged."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +89,7 @@ class AgentService:
         self,
         jobs: AgentJobs,
         compute: ComputeThread,
-        depot: ArrivalDepot,
+        depot: Arrivals,
         *,
         peering: Peering,
     ) -> None:

@@ -170,9 +170,13 @@ def read_settings(path: Path) -> AgentSettings:
         for name in (*_FILES, "roster", "predictions"):
             if given.get(name):
                 given[name] = str(path.absolute().parent / given[name])
-        return AgentSettings(**given)
+        settings = AgentSettings(**given)
+        for addition in ADDITIONS:
+            for key in filter(values.__contains__, addition.settings):
+                addition.require(key)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    return settings
 
 
 def _split_transport(text: str) -> tuple[str, str, str]:
@@ -195,9 +199,6 @@ def _check_keys(values: dict[str, Any]) -> None:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; expected {', '.join(names)}"
             raise ConfigurationError(f"{name[:_MOST_SHOWN]}: unknown key{hint}")
-        for addition in ADDITIONS:
-            if name in addition.settings:
-                addition.require(name)
     for item in fields(AgentSettings):
         if item.default is MISSING and _key_of(item.name) not in values:
             raise ConfigurationError(f"{_key_of(item.name)}: missing")

@@ -1,21 +1,19 @@
-"""The seam between an agent and what carries its vectors in another way than as blocks.
+"""The seam between a client and what carries its vectors in another way than as blocks.
 
-An agent works without any. It knows that of ``retexo_fl/additions/kernel_path`` by these protocols
-and the numbers of a carrier's control blocks alone.
+It works without any. It knows that of ``retexo_fl/additions/kernel_path`` by this protocol and the
+numbers of a carrier's control blocks alone; an agent knows more of it (``agent/carrier_path.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.client.api import Traffic
 from retexo_fl.exchange import BlockHeader, FixedVectors
-from retexo_fl.exchange.link_messages import Offer
 
 #: Names an exchange: job, stage, digest.
 ExchangeId: TypeAlias = tuple[str, int, bytes]
@@ -141,56 +139,4 @@ class VectorCarrier(Protocol):
 
     def drop(self, exchanges: set[ExchangeId]) -> set[BlockKey]:
         """Forget exchanges; return the mailboxes of their control blocks."""
-        ...
-
-
-class CarrierPath(Protocol):
-    """All exchanges of an agent that go this way."""
-
-    def start(self) -> None:
-        """Begin to send and take."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return what ``retexo agent status`` shows of it."""
-        ...
-
-    def arrivals(self) -> Arrivals:
-        """Return what waits for vectors whichever way they come."""
-        ...
-
-    def open_job(
-        self, folder: Path, *, all_needed: bool, times: int = 0, unadded: str = ""
-    ) -> VectorCarrier:
-        """Return a job's end.
-
-        Args:
-            folder: Keeps what arrived before a stage, for the time after a restart.
-            all_needed: No peer may stay away, so vectors of different peers may be added as they
-                come.
-            times: How often each of the job's exchanges comes, with as many vectors; 0 where that
-                is not known.
-            unadded: Why vectors are stored one by one, none added to another, and what to do; empty
-                where some are. Logged when the first have come.
-        """
-        ...
-
-    def forget_job(self, job: str) -> None:
-        """Forget all exchanges of a job."""
-        ...
-
-
-class Arrivals(Protocol):
-    """What an agent waits on: blocks, or blocks and what a carrier brings."""
-
-    def wait_for(self, keys: Collection[BlockKey], timeout_s: float) -> frozenset[BlockKey]:
-        """Wait until all vectors are there or time is over; return those that are not."""
-        ...
-
-    def offers(self, peer: int) -> Sequence[Offer]:
-        """Return every block that a peer has not acknowledged."""
         ...

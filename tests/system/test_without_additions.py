@@ -140,13 +140,13 @@ def test_what_takes_it_is_refused_by_its_name(copy: Copy, tmp_path: Path) -> Non
     with agents(tmp_path, make_parts(make_config({"clients": 2})), start=False):
         text = (folder / "agent.toml").read_text()
     for addition in copy.lacks:
-        refused = [*_COMMANDS[addition]]
+        refused: list[tuple[tuple[str, ...], str]] = [*_COMMANDS[addition]]
         for number, (line, named) in enumerate(_SETTINGS[addition]):
             path = folder / f"{addition.room}-{number}.toml"
             key = line.partition(" ")[0]
             path.write_text(re.sub(rf"^{key} = .*\n", "", text, flags=re.M) + f"{line}\n")
-            for command in (("agent", "run"), ("agent", "status"))[: 1 + (number == 0)]:
-                refused.append(((*command, "--config", str(path)), f"{path}: {named}"))
+            for of_agent in ("run", "status")[: 1 + (number == 0)]:
+                refused.append((("agent", of_agent, "--config", str(path)), f"{path}: {named}"))
         for command, named in refused:
             done = copy.retexo(*command, cwd=tmp_path)
             assert done.returncode == 2, (command, done.stderr)

@@ -34,7 +34,7 @@ _LEAST_ROWS: Final = 8
 
 
 class DatagramCarrier:
-    """Carries an agent's vectors as datagrams: a :class:`~.vector_carrier.CarrierPath`.
+    """Carries an agent's vectors as datagrams: a :class:`~.carrier_path.CarrierPath`.
 
     Args:
         path: All exchanges of the agent.
