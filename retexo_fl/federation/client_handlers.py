@@ -27,7 +27,13 @@ def build_client_app(find_client: ClientSource, app: ClientApp | None = None) ->
     for question in QUESTIONS.values():
         kind, action = question.message_type.split(".")
         getattr(app, kind)(action)(_handler(find_client))
+    kind, action = records.NUDGE.split(".")
+    getattr(app, kind)(action)(_nudged)
     return app
+
+
+def _nudged(message: Message, _: Context) -> Message:
+    return Message(RecordDict(), reply_to=message)
 
 
 def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]:

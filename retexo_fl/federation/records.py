@@ -41,6 +41,8 @@ _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
 #: Record of a reply that holds a named error in place of an answer.
 FAILURE: Final = "failure"
+#: Type of a message without content, which any client answers likewise.
+NUDGE: Final = "query.nudge"
 #: Most requests that may precede one.
 MOST_FIRST: Final = 2
 #: Key of the message type of a request that precedes another.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
 from retexo_fl.federation import records
-from retexo_fl.federation.asking.waiting import Clock
+from retexo_fl.federation.asking.waiting import Clock, WaitPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,13 @@ _NOT_TAKEN: Final = (
 )
 #: Between looks at which nodes are connected.
 _NODES_EVERY_S: Final = 1.0
+#: A client that is connected and silent for so long is nudged: sooner, where that helped before.
+_NUDGE_AFTER_S: Final = 15.0
+_SOONEST_NUDGE_S: Final = 4.0
+#: A SuperNode that waits for messages looks for them every 3 s; one that computes, not until then.
+_NUDGE_LIFE_S: Final = 4.0
+#: From a nudge that is fetched to an answer that it set free.
+_NUDGED_WITHIN_S: Final = _NUDGE_LIFE_S + 2.0
 #: Least life of a message, so that one sent at the last moment is no invalid one.
 _LEAST_TTL_S: Final = 1.0
 
@@ -79,6 +86,9 @@ class Delivery:
     absence: str = ""
     retry_s: float = field(default_factory=lambda: _FIRST_RETRY_S)
     again_at_s: float = 0.0
+    nudge_s: float = _NUDGE_AFTER_S
+    nudge_at_s: float = 0.0
+    nudged_at_s: float = float("-inf")
 
     @property
     def node(self) -> int:
@@ -92,10 +102,11 @@ class Deliveries:
     Args:
         post: The grid.
         deliveries: What to ask whom.
-        timeout_s: Life of the messages, from now.
-        clients_return: Ask those again whose machine was away.
+        policy: Life of the messages, from now, and whether those are asked again whose machine was
+            away.
         overdue: By node, the id of an earlier message that it has not answered; it is asked when
             it has, or that message has died.
+        nudge_s: By node, after how long a silence it is nudged; changes with what comes of that.
         on_send: Told of every message that the grid has taken.
         clock: The time by which messages die and are sent again.
     """
@@ -105,17 +116,18 @@ class Deliveries:
         post: Post,
         deliveries: Sequence[Delivery],
         *,
-        timeout_s: float,
-        clients_return: bool,
+        policy: WaitPolicy,
         overdue: Mapping[int, str],
+        nudge_s: MutableMapping[int, float],
         on_send: Callable[[Delivery], None],
         clock: Clock,
     ) -> None:
         self._post = post
         self._clock = clock
         self._begun_s = self._clock.now_s()
-        self._timeout_s = timeout_s
-        self._clients_return = clients_return
+        self._timeout_s = policy.timeout_s
+        self._clients_return = policy.clients_return
+        self._nudge_s = nudge_s
         self._on_send = on_send
         #: By place, ascending: those without an answer, and of these the ones to be sent.
         self._open = {delivery.place: delivery for delivery in deliveries}
@@ -127,7 +139,7 @@ class Deliveries:
         for delivery in deliveries:
             if busy_with := overdue.get(delivery.node, ""):
                 delivery.busy_with = busy_with
-                self._out[busy_with] = delivery
+                self._wait_for(busy_with, delivery)
         self._send([delivery for delivery in deliveries if not delivery.busy_with])
 
     @property
@@ -183,7 +195,10 @@ class Deliveries:
                 records.raise_failure(reply, client_name(delivery.client))
                 del self._open[delivery.place]
                 answered.append((delivery, reply))
+                self._note_nudge(delivery)
         self._send([item for _, item in sorted(self._unsent.items()) if self._is_due(item)])
+        if self._clients_return:
+            self._nudge()
         return answered
 
     def _names_before(self, place: int) -> list[str]:
@@ -202,11 +217,47 @@ class Deliveries:
         for delivery in deliveries:
             if (message_id := delivery.message.metadata.message_id) in taken:
                 delivery.message_id = message_id
-                self._out[message_id] = delivery
+                self._wait_for(message_id, delivery)
                 self._unsent.pop(delivery.place, None)
                 self._on_send(delivery)
             else:
                 self._note_absence(delivery, _NOT_TAKEN)
+
+    def _wait_for(self, message_id: str, delivery: Delivery) -> None:
+        self._out[message_id] = delivery
+        delivery.nudge_s = self._nudge_s.get(delivery.node, _NUDGE_AFTER_S)
+        delivery.nudge_at_s = self._clock.now_s() + delivery.nudge_s
+
+    def _nudge(self) -> None:
+        """Have SuperNodes that hold answers back send them.
+
+        One that fetched a message while its run ended, as where the SuperLink is killed, sends each
+        answer with the next message that it gets, until it is started anew (flwr 1.41). A nudge is
+        such a message, without content.
+        """
+        now_s = self._clock.now_s()
+        silent = [item for item in self._out.values() if item.nudge_at_s <= now_s]
+        silent = [item for item in silent if item.node in self._connected()] if silent else []
+        for item in silent:
+            item.nudged_at_s, item.nudge_s = now_s, 2 * item.nudge_s
+            item.nudge_at_s = now_s + item.nudge_s
+        if silent:
+            self._post.push_messages(
+                Message(
+                    RecordDict(),
+                    dst_node_id=item.node,
+                    message_type=records.NUDGE,
+                    ttl=_NUDGE_LIFE_S,
+                )
+                for item in silent
+            )
+
+    def _note_nudge(self, delivery: Delivery) -> None:
+        """Nudge a client sooner the next time if that has helped, else later."""
+        before_s = self._nudge_s.get(delivery.node, _NUDGE_AFTER_S)
+        helped = self._clock.now_s() - delivery.nudged_at_s <= _NUDGED_WITHIN_S
+        wanted_s = before_s / 2 if helped else 2 * before_s
+        self._nudge_s[delivery.node] = min(max(wanted_s, _SOONEST_NUDGE_S), _NUDGE_AFTER_S)
 
     def _is_due(self, delivery: Delivery) -> bool:
         """Return whether a delivery is to be sent: its client is free, and back if it was away."""

@@ -66,6 +66,7 @@ class Messenger:
         self._node_of: Mapping[int, int] = {}
         self._client_at: Mapping[int, int] = {}
         self._overdue: dict[int, str] = {}
+        self._nudge_s: dict[int, float] = {}
         #: Seconds spent waiting for answers, which is where clients compute.
         self.waited_s = 0.0
 
@@ -313,9 +314,9 @@ class Messenger:
         return Deliveries(
             self._post,
             deliveries,
-            timeout_s=self._policy.timeout_s,
-            clients_return=self._policy.clients_return,
+            policy=self._policy,
             overdue={n: self._overdue.pop(n) for n in nodes if n in self._overdue},
+            nudge_s=self._nudge_s,
             on_send=lambda delivery: self.count(delivery.message, delivery.client, asked, "in"),
             clock=self._clock,
         )

@@ -268,3 +268,75 @@ def test_hello_takes_who_comes_late_and_skips_nodes_that_left() -> None:
     grid.on_look = change
     answers = asked.ask_whoever_comes(HelloRequest(ticket=TICKET), count=3, purpose="hello")
     assert sorted(node for node, _ in answers) == [2, 4, 5]
+
+
+class LateGrid(FickleGrid):
+    """Each node sends an answer with the next message that it gets: Flower's, after a bad moment.
+
+    Attributes:
+        late: Nodes that do.
+        nudges: Nudges, by node.
+    """
+
+    late: frozenset[int] = frozenset()
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.nudges: list[int] = []
+        self.held: set[str] = set()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        ids = [*super().push_messages(sent)]
+        for name, message in zip(ids, sent, strict=True):
+            node = message.metadata.dst_node_id
+            if message.metadata.message_type == records.NUDGE:
+                self.nudges.append(node)
+                assert message.metadata.ttl < 15
+            self.held -= {
+                held for held in self.held if self._waiting[held].metadata.dst_node_id == node
+            }
+            if node in self.late:
+                self.held.add(name)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.on_look()
+        return super().pull_messages(name for name in message_ids if name not in self.held)
+
+
+def test_a_client_that_answers_one_message_late_is_sent_another() -> None:
+    grid = grid_of(3, LateGrid)
+    assert isinstance(grid, LateGrid)
+    grid.late = frozenset({3})
+    clock = HandClock()
+    asked = messenger(grid, clock=clock)
+    took_s = []
+    for _ in range(4):
+        begun_s = clock.now_s()
+        assert ask(asked) == [0, 1, 2]
+        took_s.append(clock.now_s() - begun_s)
+    # Nobody else is nudged, and the one that needs it sooner each time.
+    assert {*grid.nudges} == {3}
+    assert took_s == pytest.approx([15, 7.5, 4, 4], abs=1)
+    # What holds nothing is counted nowhere.
+    assert asked.ledger.sum(direction="in").messages == 12
+
+
+def test_a_client_that_computes_is_nudged_ever_less_often() -> None:
+    grid = grid_of(1, LateGrid)
+    assert isinstance(grid, LateGrid)
+    grid.weather.mute = {2}
+    clock = HandClock()
+    begun_s, times = clock.now_s(), list[float]()
+
+    def note() -> None:
+        while len(times) < len(grid.nudges):
+            times.append(clock.now_s())
+        if clock.now_s() > begun_s + 300:
+            grid.weather.mute = set()
+
+    grid.on_look = note
+    assert ask(messenger(grid, clock=clock), range(1)) == [0]
+    gaps = [after - before for before, after in pairwise([begun_s, *times])]
+    assert gaps == pytest.approx([15, 30, 60, 120], abs=1)
