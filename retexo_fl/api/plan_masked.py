@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.api.plan_cohorts import cohort_facts
+from retexo_fl.client.answers import sum_facts
 from retexo_fl.client.api import CollectRequest, EvaluateRequest, TrainRequest
-from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
@@ -57,7 +57,7 @@ def masked_size(
     """
     counts = _counts(config, parts)
     agreement = simulated_agreement(config, counts, tolerated=tolerated)
-    lengths = sum_lengths(config, shape.classes)
+    lengths = sum_facts(config, shape.classes)
     return MaskedSize(
         cohorts=agreement.cohorts,
         terms=terms_of(agreement, config, counts),
@@ -68,7 +68,7 @@ def masked_size(
         basis_bits=config.basis_bits,
         classes=lengths.classes,
         label_numbers=lengths.label_words or lengths.label_sums,
-        metric=Beside.of(lengths.metric, counts=lengths.metric_counts),
+        metric=Beside.of(lengths.metric or 0, counts=lengths.metric_counts),
         report=Beside.of(lengths.report, counts=lengths.report_counts),
         moved=(moved_length(CollectRequest), *_moved_in_rounds(config)),
     )

@@ -1,19 +1,233 @@
-"""What a client's trainers found, in the form in which it is answered."""
+"""Answers of clients: what they add up, and what their trainers found in that form.
+
+An answer that is sums over nodes declares its fields (:func:`sums_of`), for whoever checks it,
+masks it, or reads its sum: counts, with what a hello says of them, and sums, with the unit of which
+they are multiples under masks. That follows from the request and from facts that are equal on all
+clients (:class:`SumFacts`). How its array travels, codecs know.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from retexo_fl.client.api import (
+    BasisRequest,
+    CountsAnswer,
+    CountsRequest,
     EvaluateAnswer,
+    EvaluateRequest,
+    GramRequest,
+    LabelsRequest,
     MaskedAnswer,
+    PredictRequest,
     PublishAnswer,
+    Request,
     Sums,
     TrainAnswer,
+    TrainRequest,
+    question_of,
 )
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ConfigurationError, LocalProtocolError
+from retexo_fl.graph.labels import REGRESSION
+from retexo_fl.plugins import is_plugin
+from retexo_fl.training.judging import report_length
+from retexo_fl.training.label_facts import label_sums_length, label_words
+from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.tally import LayerUpdate, Tally
+
+#: Of sums of losses, of squares, and of metrics that do not count.
+_UNIT: Final = 2.0**-20
+
+# ---- what is added up ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumFacts:
+    """What is known of the sums of a run before any client answers, equal on all clients.
+
+    Attributes:
+        update: Length of the answer's flat array: weights, or sums of features or products.
+        metric: Of the metric; 0 without one, None for one that does not say it.
+        report: Of the report of the test.
+        classes: Of the labels; 0 where they are not counted.
+        label_sums: That the loss depends on.
+        label_words: Words of 64 bits of these, where they are the digits of one whole number.
+        metric_counts: The metric's are counts; likewise ``report_counts``.
+        in_batches: A round may be of some of a client's train nodes.
+        least_loss: Of a node.
+    """
+
+    update: int = 0
+    metric: int | None = 0
+    report: int = 0
+    classes: int = 0
+    label_sums: int = 0
+    label_words: int = 0
+    metric_counts: bool = False
+    report_counts: bool = False
+    in_batches: bool = False
+    least_loss: float = 0.0
+
+
+def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
+    """Return what is known of the sums of a run.
+
+    Args:
+        config: Of the run.
+        classes: As in the clients' hellos.
+        update: Length of the answer's array.
+
+    Raises:
+        ConfigurationError: Sums are masked, and the metric does not say how many it has.
+    """
+    metric = make_metric(config.metric_name, config.task)
+    length = 0 if metric is None else metric.length(classes)
+    if length is None and config.secure_aggregation == "masked":
+        raise ConfigurationError(
+            f"metric: {config.metric_name} does not say how many sums it has; expected a method "
+            "length, or secure-aggregation none"
+        )
+    return SumFacts(
+        update=update,
+        metric=length,
+        report=report_length(config.task, classes),
+        classes=classes,
+        label_sums=label_sums_length(config, classes),
+        label_words=label_words(config),
+        metric_counts=metric is not None and metric.counts,
+        report_counts=config.task != REGRESSION,
+        in_batches=config.sampler != "none",
+        # What is the user's own may be anything.
+        least_loss=-math.inf if is_plugin(config.loss) else 0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """A field of an answer that counts.
+
+    Attributes:
+        name: Of the field.
+        length: How many counts it has; None where that is not known.
+        is_list: It is a list of them, also if that has one; else a number, or :class:`.Sums`.
+        over: Field that counts the nodes which :class:`.Sums` are over: of none there are none.
+        of: Field of the hello that it is at most; empty where nothing else tells of it.
+        least: What it is at least, if the hello has so many; None: as many as the hello.
+    """
+
+    name: str
+    length: int | None = 1
+    is_list: bool = False
+    over: str = ""
+    of: str = ""
+    least: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """A field of an answer that adds up what does not count.
+
+    Attributes:
+        name: Of the field; likewise ``length``, ``is_list`` and ``over`` as of a :class:`Count`.
+        unit: Of which sums are multiples under masks.
+        least: What it is at least.
+    """
+
+    name: str
+    length: int | None = 1
+    is_list: bool = False
+    over: str = ""
+    unit: float = _UNIT
+    least: float = -math.inf
+
+
+Declared: TypeAlias = Count | Sum
+
+
+def sums_of(request: Request[Any], facts: SumFacts) -> tuple[Declared, ...]:
+    """Return the fields of the answer to a request that are added up beside its array.
+
+    In this order they are masked.
+
+    Raises:
+        LocalProtocolError: Its answer is no sums.
+    """
+    declare = _DECLARED.get(type(request))
+    if declare is None:
+        raise LocalProtocolError(f"{question_of(request).message_type}: is not answered by sums")
+    return tuple(declare(request, facts))
+
+
+def _trained(_: TrainRequest, facts: SumFacts) -> Iterator[Declared]:
+    yield Count(name="examples", of="train", least=1 if facts.in_batches else None)
+    yield Sum(name="loss_sum", least=facts.least_loss)
+    yield Count(name="validation_examples", of="validation")
+    yield Sum(name="validation_loss_sum", least=facts.least_loss)
+    yield Count(name="validation_correct", of="validation", least=0)
+    metric = Count if facts.metric_counts else Sum
+    yield metric(name="validation_metric", length=facts.metric, over="validation_examples")
+
+
+def _evaluated(request: EvaluateRequest, facts: SumFacts) -> Iterator[Declared]:
+    yield Count(name="examples", of=request.nodes)
+    yield Sum(name="loss_sum", least=facts.least_loss)
+    yield Count(name="correct", of=request.nodes, least=0)
+    metric = Count if facts.metric_counts else Sum
+    yield metric(name="metric", length=facts.metric, over="examples")
+    report = Count if facts.report_counts else Sum
+    length = facts.report if request.nodes == "test" else 0
+    yield report(name="report", length=length, over="examples")
+
+
+def _predicted(_: PredictRequest, facts: SumFacts) -> Iterator[Declared]:
+    yield Count(name="nodes", of="nodes")
+    for use in ("train", "validation", "test"):
+        yield Count(name=use, of=use)
+        yield Count(name=f"{use}_correct", of=use, least=0)
+    metric = Count if facts.metric_counts else Sum
+    for use in ("validation", "test"):
+        yield metric(name=f"{use}_metric", length=facts.metric, over=use)
+
+
+def _products(request: BasisRequest | GramRequest, _: SumFacts) -> Iterator[Declared]:
+    yield Count(name="examples", of="train")
+    if isinstance(request, BasisRequest) and request.weights is None:
+        yield Sum(name="squares", length=2, is_list=True, least=0.0)
+
+
+def _counted(_: CountsRequest, __: SumFacts) -> Iterator[Declared]:
+    for item in fields(CountsAnswer):
+        yield Count(name=item.name)
+
+
+def _labelled(_: LabelsRequest, facts: SumFacts) -> Iterator[Declared]:
+    yield Count(name="uses", length=3 * facts.classes, is_list=True)
+    if facts.label_sums and not facts.label_words:
+        # Digits are an array of their own.
+        yield Sum(name="sums", length=facts.label_sums, is_list=True)
+
+
+_DECLARED: Final[Mapping[type[Request[Any]], Callable[..., Iterator[Declared]]]] = MappingProxyType(
+    {
+        TrainRequest: _trained,
+        EvaluateRequest: _evaluated,
+        PredictRequest: _predicted,
+        BasisRequest: _products,
+        GramRequest: _products,
+        CountsRequest: _counted,
+        LabelsRequest: _labelled,
+    }
+)
+
+
+# ---- what trainers found -------------------------------------------------------------------------
 
 
 def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
@@ -26,6 +240,28 @@ def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
         validation_loss_sum=update.validation.loss_sum,
         validation_correct=update.validation.correct,
         validation_metric=Sums.of(update.validation.metric_sums),
+    )
+
+
+def judged_nodes(answer: TrainAnswer | EvaluateAnswer) -> Tally:
+    """Return how nodes were judged by an answer: those of an evaluation, or a round's validation.
+
+    Raises:
+        RemoteProtocolError: Its sums are none.
+    """
+    if isinstance(answer, TrainAnswer):
+        return Tally(
+            count=answer.validation_examples,
+            loss_sum=answer.validation_loss_sum,
+            correct=answer.validation_correct,
+            metric_sums=answer.validation_metric.array(),
+        )
+    return Tally(
+        count=answer.examples,
+        loss_sum=answer.loss_sum,
+        correct=answer.correct,
+        metric_sums=answer.metric.array(),
+        report_sums=answer.report.array(),
     )
 
 

@@ -24,6 +24,7 @@ from retexo_fl.client.answers import (
     LACKING_PUBLISH,
     LACKING_TRAIN,
     evaluate_answer,
+    sum_facts,
     train_answer,
 )
 from retexo_fl.client.api import (
@@ -63,7 +64,6 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
-from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
@@ -215,6 +215,7 @@ class GraphClient(Answering):
         self._exchanged: Callable[[Ticket], PeerTraffic] | None = None
         self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=codec)
         self._shape = ModelShape.of_part(config, partition)
+        self._sum_facts = sum_facts(config, self._shape.classes)
         self._nodes = node_sets(partition)
         self._made = self._new_trainers()
         self._trainers: dict[tuple[int, bytes], StageTrainer] = {}
@@ -424,11 +425,11 @@ class GraphClient(Answering):
         if self._masks is None:
             assert answer is not None
             return answer
-        lengths = sum_lengths(self._config, self._shape.classes, update=size)
+        facts = replace(self._sum_facts, update=size)
         again = self._is_again(request)
         hidden: Any = KEYLESS
         with suppress(MaskingKeysLost):
-            hidden = self._masks.hide(request, answer, weights, lengths, cut=cut, again=again)
+            hidden = self._masks.hide(request, answer, weights, facts, cut=cut, again=again)
         return cast("AnswerT", hidden)
 
     def _is_again(self, request: Request[Any]) -> bool:

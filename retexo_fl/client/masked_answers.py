@@ -1,9 +1,9 @@
 """Answers as whole numbers that can be added under masks, and their sums as answers again.
 
-The update of a round is whole numbers already (:class:`.MaskedUpdates`). Counts are, too, in 32
-bits; those of parts and vectors, by which the others are checked, in 64. Sums of losses, of squares
-and of metrics that do not count become multiples of 2**-20, sums of features multiples of 2**-28,
-all in 64 bits; sums of products are multiples of a step that the request names
+What an answer adds up is declared (:func:`.sums_of`). The update of a round is whole numbers
+already (:class:`.MaskedUpdates`). Counts are, too, in 32 bits; those of parts and vectors, by which
+the others are checked, in 64. Sums become multiples of their unit in 64 bits, sums of features
+multiples of 2**-28; sums of products are multiples of a step that the request names
 (:class:`.SharedStep`).
 
 A refusal would tell of one client's data, so no number is refused: what is not finite, not whole or
@@ -14,58 +14,35 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.client.answers import Count, Declared, Sum, SumFacts, sums_of
 from retexo_fl.client.api import (
     BasisRequest,
-    CountsAnswer,
     CountsRequest,
     EvaluateRequest,
     GramRequest,
     LabelsRequest,
-    PredictAnswer,
-    PredictRequest,
     Request,
     Sums,
     TrainRequest,
     question_of,
 )
-from retexo_fl.config import RunConfig
-from retexo_fl.errors import (
-    ConfigurationError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    TrainingDiverged,
-)
-from retexo_fl.graph.labels import REGRESSION
+from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.masking.streams import WIDE, Form, long_words
 from retexo_fl.masking.streams import Sums as MaskSums
-from retexo_fl.training.judging import report_length
-from retexo_fl.training.label_facts import (
-    digits_of,
-    label_sums_length,
-    label_words,
-    number_of_digits,
-)
-from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.label_facts import digits_of, number_of_digits
 from retexo_fl.units import format_counted
 from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
 
-#: One of the losses' sums, and of the metrics'; of features.
-_UNIT: Final = 2.0**-20
+#: One of sums of features.
 _FINE_UNIT: Final = 2.0**-28
-#: By sums of a metric, how many nodes they are over.
-_COUNT_OF: Final = {
-    "validation_metric": "validation_examples",
-    "metric": "examples",
-    "report": "examples",
-}
 #: What no count adds up to more than, over all clients, and the ring of such sums: the same in each
 #: run, since how many bits they have would tell how many nodes there are.
 MOST_COUNT: Final = 2**31 - 1
@@ -74,69 +51,9 @@ COUNTER: Final = Ring.of_sums(MOST_COUNT, 1)
 _MOST_CUT: Final = 2**40
 #: Sums of all clients in 64 bits stay below this.
 _MOST: Final = 2**62
+_NOTHING: Final = np.zeros(0, np.int64)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumLengths:
-    """How many numbers an answer has: of a run and a request, equal on all clients.
-
-    Attributes:
-        update: Of the flat array: weights, or sums of features or products.
-        metric: Of the metric; 0 without one.
-        report: Of the report of the test.
-        classes: Of the labels; 0 where they are not counted.
-        label_sums: That the loss depends on.
-        label_words: Words of 64 bits of these, where they are the digits of one whole number.
-        metric_counts: The metric's are counts; likewise ``report_counts``.
-    """
-
-    update: int = 0
-    metric: int = 0
-    report: int = 0
-    classes: int = 0
-    label_sums: int = 0
-    label_words: int = 0
-    metric_counts: bool = False
-    report_counts: bool = False
-
-
-def sum_lengths(config: RunConfig, classes: int, *, update: int = 0) -> SumLengths:
-    """Return the lengths of the answers of a run.
-
-    Args:
-        config: Of the run.
-        classes: As in the clients' hellos.
-        update: Length of the answer's array.
-
-    Raises:
-        ConfigurationError: The metric does not say how many sums it has.
-    """
-    metric = make_metric(config.metric_name, config.task)
-    length = 0 if metric is None else metric.length(classes)
-    if length is None:
-        raise ConfigurationError(
-            f"metric: {config.metric_name} does not say how many sums it has; expected a method "
-            "length, or secure-aggregation none"
-        )
-    return SumLengths(
-        update=update,
-        metric=length,
-        report=report_length(config.task, classes),
-        classes=classes,
-        label_sums=label_sums_length(config, classes),
-        label_words=label_words(config),
-        metric_counts=metric is not None and metric.counts,
-        report_counts=config.task != REGRESSION,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A field of an answer: its name, how many numbers, and of which unit; without one, counts."""
-
-    name: str
-    length: int = 1
-    unit: float | None = None
+# ---- what labels have of an answer ---------------------------------------------------------------
 
 
 def purpose_of(request: Request[Any]) -> str:
@@ -162,45 +79,119 @@ def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
     return told.digest()
 
 
-def form_of(request: Request[Any], lengths: SumLengths) -> Form:
-    """Return the form of the numbers of an answer.
-
-    Raises:
-        RemoteProtocolError: The request's steps are none.
-    """
-    parts = _parts(request, lengths)
-    wide = sum(part.length for part in parts if part.unit is not None)
-    ring, narrow, beside, long = Ring(2), 0, 0, 0
-    match request:
-        case TrainRequest():
-            shared = MaskedUpdates.shared(request.steps or b"")
-            ring, narrow, beside = shared.ring, lengths.update, shared.beside(lengths.update)
-        case BasisRequest() | GramRequest():
-            (ring, _), narrow = _of_products(request), lengths.update
-        case LabelsRequest():
-            long = lengths.label_words
-    return Form(
-        ring=ring,
-        narrow=narrow,
-        # The last one counts what was cut.
-        wide=long + wide + beside + 1,
-        long=long,
-        counts=sum(part.length for part in parts if part.unit is None),
-        counter=WIDE if isinstance(request, CountsRequest) else COUNTER,
-    )
-
-
 def told_form(request: Request[Any], form: Form) -> bytes:
     """Return the digest of form and steps, for the label."""
     steps = getattr(request, "steps", None) or b""
     return hashlib.sha256(form.words + b"/" + steps).digest()
 
 
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Array:
+    """How an answer's array is coded: an update as :class:`.MaskedUpdates` has made numbers of it.
+
+    Attributes:
+        name: Its field; empty without an array.
+        ring: Of its numbers.
+        narrow: How many of these there are.
+        beside: How many numbers of 64 bits go with them.
+        long: It is the digits of one whole number instead, of so many words of 64 bits.
+        unit: It is sums instead, multiples of this; 0 where it is not.
+        is_shared: Of what a sum in the ring may be, each client has its share; else the server's
+            step bounds it, whoever adds what to it.
+    """
+
+    name: str = ""
+    ring: Ring = field(default_factory=lambda: Ring(2))
+    narrow: int = 0
+    beside: int = 0
+    long: int = 0
+    unit: float = 0.0
+    is_shared: bool = False
+
+    def numbers(self, answer: Any, terms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Return the long, the narrow and the other numbers; and how many values had to be cut."""
+        if not self.name:
+            return _NOTHING, _NOTHING, _NOTHING, 0
+        values = getattr(answer, self.name)
+        if self.long:
+            words = long_words(number_of_digits(values), self.long)
+            return words.view(np.int64), _NOTHING, _NOTHING, 0
+        if not self.unit:
+            narrow, beside = np.split(values, [self.narrow])
+            return _NOTHING, narrow, beside, 0
+        most = self.ring.most // terms if self.is_shared else self.ring.most
+        if self.ring == WIDE and not self.is_shared:
+            most = _MOST // terms
+        sums = Sum(name=self.name, length=self.narrow, unit=self.unit)
+        narrow, cut = _whole([(sums, values)], -most, most)
+        return _NOTHING, narrow, _NOTHING, cut
+
+    def value(self, total: MaskSums) -> Any:
+        """Return what sums of such numbers say."""
+        narrow, wide = total.signed()
+        if self.long:
+            return digits_of(total.long)
+        if self.unit:
+            return narrow * self.unit
+        return np.concatenate([narrow, wide[len(wide) - 1 - self.beside : -1]])
+
+
+def _array_of(request: Request[Any], facts: SumFacts) -> _Array:
+    """Return how the array of the answer to a request is coded.
+
+    Raises:
+        RemoteProtocolError: The request's steps are none.
+    """
+    size = facts.update
+    match request:
+        case TrainRequest():
+            shared = MaskedUpdates.shared(request.steps or b"")
+            beside = shared.beside(size)
+            return _Array(name="update_sum", ring=shared.ring, narrow=size, beside=beside)
+        case BasisRequest(weights=None):
+            # Nothing is known yet of features when their own sums are asked for.
+            return _Array(name="sums", ring=WIDE, narrow=size, unit=_FINE_UNIT)
+        case BasisRequest():
+            step = SharedStep.read(request.steps)
+            return _Array(name="sums", ring=step.ring, narrow=size, unit=step.unit)
+        case GramRequest():
+            step = SharedStep.read(request.steps)
+            return _Array(name="sums", ring=step.ring, narrow=size, unit=step.unit, is_shared=True)
+        case LabelsRequest() if facts.label_words:
+            return _Array(name="sums", long=facts.label_words)
+    return _Array()
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def form_of(request: Request[Any], facts: SumFacts) -> Form:
+    """Return the form of the numbers of an answer.
+
+    Raises:
+        RemoteProtocolError: The request's steps are none.
+    """
+    declared, array = sums_of(request, facts), _array_of(request, facts)
+    sums = sum(item.length or 0 for item in declared if isinstance(item, Sum))
+    return Form(
+        ring=array.ring,
+        narrow=array.narrow,
+        # The last one counts what was cut.
+        wide=array.long + sums + array.beside + 1,
+        long=array.long,
+        counts=sum(item.length or 0 for item in declared if isinstance(item, Count)),
+        counter=WIDE if isinstance(request, CountsRequest) else COUNTER,
+    )
+
+
 def numbers_of(
     request: Request[Any],
     answer: Any,
     form: Form,
-    lengths: SumLengths,
+    facts: SumFacts,
     *,
     terms: int,
     cut: int = 0,
@@ -212,7 +203,7 @@ def numbers_of(
         answer: Of the question's own class; the update of a round as :class:`.MaskedUpdates`
             encodes it. None if it could not be computed: zeros, and 1 that was cut.
         form: Of the numbers.
-        lengths: How many there are.
+        facts: Of the run's sums.
         terms: How many clients' are added at most.
         cut: How many values were cut before.
     """
@@ -220,41 +211,25 @@ def numbers_of(
         nothing = form.zeros()
         nothing.wide[-1] = 1
         return nothing
-    told = [(part, getattr(answer, part.name)) for part in _parts(request, lengths)]
+    told = [(item, getattr(answer, item.name)) for item in sums_of(request, facts)]
     most = _MOST // terms
-    wide, cut_wide = _whole([one for one in told if one[0].unit is not None], -most, most)
-    counted = [one for one in told if one[0].unit is None]
+    sums, cut_sums = _whole([one for one in told if isinstance(one[0], Sum)], -most, most)
+    counted = [one for one in told if isinstance(one[0], Count)]
     counts, cut_counts = _whole(counted, -1, form.counter.most + 1)
-    cut += cut_wide + cut_counts
-    narrow = np.zeros(0, np.int8)
-    if form.long:
-        words = long_words(number_of_digits(answer.sums), form.long)
-        wide = np.concatenate([words.view(np.int64), wide])
-    if isinstance(request, TrainRequest):
-        narrow, beside = np.split(answer.update_sum, [lengths.update])
-        wide = np.concatenate([wide, beside])
-    elif isinstance(request, BasisRequest | GramRequest):
-        ring, unit = _of_products(request)
-        if isinstance(request, GramRequest):
-            most = ring.most // terms
-        elif ring != WIDE:
-            # The server's step bounds sums for a basis, whoever adds what to them.
-            most = ring.most
-        sums = [(_Part("sums", lengths.update, unit), answer.sums)]
-        narrow, cut_narrow = _whole(sums, -most, most)
-        cut += cut_narrow
-    return form.filled(narrow, np.append(wide, cut), counts)
+    long, narrow, beside, cut_array = _array_of(request, facts).numbers(answer, terms)
+    cut += cut_sums + cut_counts + cut_array
+    return form.filled(narrow, np.concatenate([long, sums, beside, [cut]]), counts)
 
 
-def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -> Any:
+def answer_of_sum(request: Request[Any], total: MaskSums, facts: SumFacts) -> Any:
     """Return the sum of all answers as one: an answer of the question's own class.
 
     Raises:
         TrainingDiverged: Something was cut: what it says is not the clients' sum.
         RemoteProtocolError: A count is below 0, or none.
     """
-    narrow, wide = total.signed()
-    counts, wide, cut = total.signed_counts(), wide[:-1], int(wide[-1])
+    _, wide = total.signed()
+    counts, wide, cut = total.signed_counts(), wide[total.form.long :], int(wide[-1])
     if not 0 <= cut < _MOST_CUT:
         raise RemoteProtocolError(
             f"a masked sum has {cut} values that were cut; expected a count: a client added "
@@ -268,112 +243,54 @@ def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -
             "and labels; whose they were is not told, the logs of the clients' agents say more"
         )
     found: dict[str, Any] = {}
-    if total.form.long:
-        found["sums"], wide = digits_of(total.long), wide[total.form.long :]
-    for part in _parts(request, lengths):
-        if part.unit is None:
-            found[part.name], counts = _field(part, counts[: part.length]), counts[part.length :]
+    for item in sums_of(request, facts):
+        length = item.length or 0
+        if isinstance(item, Count):
+            own, counts = counts[:length], counts[length:]
+            _check_counts(item, own)
         else:
-            found[part.name], wide = _field(part, wide[: part.length]), wide[part.length :]
-    for name, count in _COUNT_OF.items():
-        if name in found and not found.get(count, 1):
-            # Over no nodes there are no sums.
-            found[name] = Sums()
-    if isinstance(request, TrainRequest):
-        found["update_sum"] = np.concatenate([narrow, wide])
-    if isinstance(request, BasisRequest | GramRequest):
-        found["sums"] = narrow * _of_products(request)[1]
+            own, wide = wide[:length] * item.unit, wide[length:]
+        # Over no nodes there are no sums.
+        found[item.name] = Sums() if item.over and not found[item.over] else _held(item, own)
+    array = _array_of(request, facts)
+    if array.name:
+        found[array.name] = array.value(total)
     return question_of(request).answer(**found)
 
 
-def _of_products(request: BasisRequest | GramRequest) -> tuple[Ring, float]:
-    """Return the ring of the sums that are asked for, and of what they are multiples.
-
-    Nothing is known yet of features when their own sums are asked for.
-    """
-    if isinstance(request, BasisRequest) and request.weights is None:
-        return WIDE, _FINE_UNIT
-    step = SharedStep.read(request.steps)
-    return step.ring, step.unit
+def _check_counts(item: Count, numbers: np.ndarray) -> None:
+    if (numbers < 0).any():
+        raise RemoteProtocolError(
+            f"a masked sum has {int(numbers.min())} {item.name}; expected a count: a client added "
+            "numbers of its own choice, or masks were not equal"
+        )
 
 
-def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
-    """Return the fields of the answer to a request that are added up beside its array."""
-    metric_unit = None if lengths.metric_counts else _UNIT
-    match request:
-        case TrainRequest():
-            return [
-                _Part("examples"),
-                _Part("loss_sum", 1, _UNIT),
-                _Part("validation_examples"),
-                _Part("validation_loss_sum", 1, _UNIT),
-                _Part("validation_correct"),
-                _Part("validation_metric", lengths.metric, metric_unit),
-            ]
-        case EvaluateRequest():
-            report = lengths.report if request.nodes == "test" else 0
-            return [
-                _Part("examples"),
-                _Part("loss_sum", 1, _UNIT),
-                _Part("correct"),
-                _Part("metric", lengths.metric, metric_unit),
-                _Part("report", report, None if lengths.report_counts else _UNIT),
-            ]
-        case BasisRequest() | GramRequest():
-            is_first = isinstance(request, BasisRequest) and request.weights is None
-            return [_Part("examples"), *([_Part("squares", 2, _UNIT)] if is_first else [])]
-        case CountsRequest():
-            return [_Part(item.name) for item in fields(CountsAnswer)]
-        case LabelsRequest():
-            label_sums = 0 if lengths.label_words else lengths.label_sums
-            return [
-                _Part("uses", 3 * lengths.classes),
-                *([_Part("sums", label_sums, _UNIT)] if label_sums else []),
-            ]
-        case PredictRequest():
-            metrics = ("validation_metric", "test_metric")
-            counts = [item.name for item in fields(PredictAnswer) if item.name not in metrics]
-            return [
-                *(_Part(name) for name in counts),
-                *(_Part(name, lengths.metric, metric_unit) for name in metrics),
-            ]
-    raise LocalProtocolError(f"{question_of(request).message_type}: cannot be masked")
+def _held(item: Declared, values: np.ndarray) -> Any:
+    """Return sums as the field of an answer that holds them."""
+    if item.over:
+        return Sums.of(values.astype(np.float64)) if len(values) else Sums()
+    return tuple(values.tolist()) if item.is_list else values[0].item()
 
 
-def _whole(
-    fields_of: Sequence[tuple[_Part, Any]], above: int, below: int
-) -> tuple[np.ndarray, int]:
+def _whole(told: Sequence[tuple[Declared, Any]], above: int, below: int) -> tuple[np.ndarray, int]:
     """Return fields as whole numbers, one after the other, and how many had to be cut for that.
 
     Those with a unit are rounded to multiples of it; a count that is not whole has to be cut.
     """
-    found, at = np.empty(sum(part.length for part, _ in fields_of)), 0
-    for part, value in fields_of:
-        into = found[at : at + part.length]
+    found, at = np.empty(sum(item.length or 0 for item, _ in told)), 0
+    for item, value in told:
+        length = item.length or 0
+        into = found[at : at + length]
         if not isinstance(value, Sums):
             into[:] = value
         else:
             # None of no nodes; all answers have the same form.
             into[:] = value.array() if value.length else 0.0
-        if part.unit is not None:
-            np.rint(into / part.unit, out=into)
-        at += part.length
+        if isinstance(item, Sum):
+            np.rint(into / item.unit, out=into)
+        at += length
     numbers = np.rint(found)
     fits = (numbers == found) & (above < found) & (found < below)
     cut = np.nan_to_num(np.clip(numbers, above + 1, below - 1))
     return cut.astype(np.int64), int((~fits).sum())
-
-
-def _field(part: _Part, numbers: np.ndarray) -> Any:
-    """Return sums as a field of an answer."""
-    if part.unit is None and (numbers < 0).any():
-        raise RemoteProtocolError(
-            f"a masked sum has {int(numbers.min())} {part.name}; expected a count: a client added "
-            "numbers of its own choice, or masks were not equal"
-        )
-    values = numbers if part.unit is None else numbers * part.unit
-    if part.name in {"uses", "squares", "sums"}:
-        return tuple(values.tolist())
-    if part.name.endswith(("metric", "report")):
-        return Sums.of(values.astype(np.float64)) if part.length else Sums()
-    return values[0].item()

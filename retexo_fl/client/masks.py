@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import KeysAnswer, KeysRequest, MaskedAnswer, Request, Ticket
 from retexo_fl.client.masked_answers import (
-    SumLengths,
     form_of,
     numbers_of,
     purpose_of,
@@ -220,7 +220,7 @@ class ClientMasks:
         request: Request[Any],
         answer: Any,
         weights: np.ndarray | None,
-        lengths: SumLengths,
+        facts: SumFacts,
         *,
         cut: int = 0,
         again: bool = False,
@@ -232,7 +232,7 @@ class ClientMasks:
             answer: Of the question's own class; an update as :class:`.MaskedUpdates` encodes it.
                 None if it could not be computed.
             weights: What it was computed with, decoded.
-            lengths: How many numbers it has.
+            facts: How many numbers it has.
             cut: How many values were cut before.
             again: A second time, since clients lacked weights, and sent peers rows of others.
 
@@ -240,10 +240,10 @@ class ClientMasks:
             MaskingKeysLost: As :meth:`uses`.
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
-        form = form_of(request, lengths)
+        form = form_of(request, facts)
         sums = self._hidden(
             request,
-            numbers_of(request, answer, form, lengths, terms=self._clients, cut=cut),
+            numbers_of(request, answer, form, facts, terms=self._clients, cut=cut),
             form=told_form(request, form),
             weights=told_weights(request, weights),
             again=again,

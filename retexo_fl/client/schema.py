@@ -66,6 +66,11 @@ def array_key(kind: type[Any]) -> str:
     return next(item.key for item in _items(cast(Any, kind)) if item.is_array)
 
 
+def key_of(kind: type[Any], name: str) -> str:
+    """Return the key of a field of a class."""
+    return next(i.key for i in _items(cast(Any, kind)) if i.name == name).removesuffix("-")
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     """One field: where it stands, and what it may hold.

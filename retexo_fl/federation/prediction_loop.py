@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from flwr.serverapp import Grid
 
+from retexo_fl.client.answers import sum_facts
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
@@ -27,7 +28,6 @@ from retexo_fl.client.api import (
     PredictRequest,
     Ticket,
 )
-from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import (
     Ask,
@@ -42,7 +42,6 @@ from retexo_fl.federation.asking import (
 )
 from retexo_fl.federation.greeting import Federation
 from retexo_fl.federation.opening import open_attempt
-from retexo_fl.federation.rounds.checked_answers import check_predicted, checked_sums
 from retexo_fl.federation.rounds.clients import Clients, untold_bytes
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.trained_model import TrainedModel
@@ -177,7 +176,7 @@ class PredictionLoop:
             missing=missing,
             ledger=self._ledger,
             counts_right=self.config.task != REGRESSION,
-            metric=self._metric(clients, answers),
+            metric=self._metric(answers),
         )
 
     def _check_fits(self, federation: Federation) -> None:
@@ -228,20 +227,14 @@ class PredictionLoop:
         """Have clients predict; they may forget the job then."""
         answers = yield Ask(
             requests=dict.fromkeys(clients.hellos, request),
-            sums=lambda: sum_lengths(self.config, next(iter(clients.hellos.values())).classes),
+            sums=sum_facts(self.config, clients.classes),
             stage=request.ticket.stage,
             purpose="predict",
             ends=True,
         )
-        found: dict[Who, PredictAnswer] = {}
-        for who, answer in answers:
-            check_predicted(clients.hello(who), answer)
-            found[who] = answer
-        return found
+        return dict(answers)
 
-    def _metric(
-        self, clients: Clients, answers: Mapping[Who, PredictAnswer]
-    ) -> dict[str, Any] | None:
+    def _metric(self, answers: Mapping[Who, PredictAnswer]) -> dict[str, Any] | None:
         """Return the metric over all clients, whose sums are added in their order."""
         name = self.config.metric_name
         metric = make_metric(name, self.config.task, self.model.label_facts)
@@ -250,12 +243,9 @@ class PredictionLoop:
         found: dict[str, Any] = {"name": name}
         for use in ("validation", "test"):
             total = Tally()
-            for who, answer in answers.items():
-                hello, count = clients.hello(who), getattr(answer, use)
-                length = metric.length(hello.classes) if count else 0
-                sums = getattr(answer, f"{use}_metric")
-                added = checked_sums(hello, f"{use}-metric", sums, length)
-                total = add_answer(total, Tally(count=count, metric_sums=added))
+            for answer in answers.values():
+                sums = getattr(answer, f"{use}_metric").array()
+                total = add_answer(total, Tally(count=getattr(answer, use), metric_sums=sums))
             found[use] = Score.of(total, metric).metric
         return found
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
     KeysRequest,
     MaskedAnswer,
@@ -19,7 +20,6 @@ from retexo_fl.client.api import (
     TrainRequest,
     question_of,
 )
-from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.federation import records
@@ -30,7 +30,7 @@ from tests.fuzz.message_targets import as_json, odd_json, record_of
 from tests.fuzz.target import Target
 
 _TICKET = Ticket(job="job-0123456789ab", attempt=1, stage=0, round=1)
-_LENGTHS = SumLengths(update=9, classes=2)
+_LENGTHS = SumFacts(update=9, classes=2)
 _CLIENTS = range(4)
 _TRAIN = TrainRequest(
     ticket=_TICKET,

@@ -8,15 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from flwr.app import Message
 
 from retexo_fl.client import api
-from retexo_fl.client.api import PredictAnswer
+from retexo_fl.client.answers import SumFacts, sums_of
+from retexo_fl.client.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, RetexoError, TrainingDiverged
-from retexo_fl.federation.rounds import checked_answers
+from retexo_fl.federation.rounds.checked_answers import check_sums
 from retexo_fl.graph import GraphPartition
 from tests.support.fickle_training import node_of, train_on_fickle_grid
 from tests.support.promises import hello_of
@@ -146,6 +148,9 @@ def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
         _train(tmp_path / "run", api.TRAIN.message_type, {"num-examples": count}, **keys)
 
 
+ASKED = PredictRequest(
+    ticket=Ticket(job="predict-0123456789ab", attempt=1), weights=np.zeros(0), form="csv"
+)
 PREDICTED = PredictAnswer(
     nodes=10,
     train=4,
@@ -162,12 +167,13 @@ PREDICTED = PredictAnswer(
 )
 def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> None:
     hello, changes = hello_of(1), cast(Any, {name: value})
-    checked_answers.check_predicted(hello, PREDICTED)
+    declared = sums_of(ASKED, SumFacts())
+    check_sums(hello, PREDICTED, declared)
     with pytest.raises(RemoteProtocolError, match=f"^client 1: {name.replace('_', '-')} is"):
-        checked_answers.check_predicted(hello, replace(PREDICTED, **changes))
+        check_sums(hello, replace(PREDICTED, **changes), declared)
 
 
 def test_sums_of_predictions_are_finite() -> None:
     sums = api.Sums(length=2, places=(1,), values=(math.nan,))
     with pytest.raises(TrainingDiverged, match="^client 1: test-metric-values is nan"):
-        checked_answers.check_predicted(hello_of(1), replace(PREDICTED, test_metric=sums))
+        check_sums(hello_of(1), replace(PREDICTED, test_metric=sums), sums_of(ASKED, SumFacts()))

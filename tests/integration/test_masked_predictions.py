@@ -16,7 +16,8 @@ from flwr.app import Message
 
 from retexo_fl.api.predicting import config_in_place
 from retexo_fl.client import api
-from retexo_fl.client.masked_answers import COUNTER, sum_lengths
+from retexo_fl.client.answers import sum_facts
+from retexo_fl.client.masked_answers import COUNTER
 from retexo_fl.client.preparation import open_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
@@ -126,7 +127,7 @@ def test_the_server_gets_the_sum_of_counts_that_it_would_get_from_each(
     assert len(hidden) == len(clear) == CLIENTS
     assert not any({*counts} & values.keys() for values in told)
     # Those of the metric, for validation and for test nodes, are counts, too.
-    more = 2 * sum_lengths(masked, read_trained_model(run).shape.classes).metric
+    more = 2 * (sum_facts(masked, read_trained_model(run).shape.classes).metric or 0)
     # Behind them stands how many were cut.
     numbers = {
         c: COUNTER.unpack(values["beside"][:-8], len(counts) + more) for c, values in hidden.items()

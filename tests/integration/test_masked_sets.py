@@ -17,6 +17,7 @@ import pytest
 
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.client import schema
+from retexo_fl.client.answers import sum_facts
 from retexo_fl.client.api import (
     QUESTIONS,
     CollectAnswer,
@@ -28,7 +29,6 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.client.moved import moved_length
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
@@ -231,7 +231,7 @@ def test_a8_nothing_is_refused_by_what_a_client_holds(
     request = PURPOSES[kind](server, 1)
     answers = server.ask(request, range(CLIENTS))
     assert len({(len(a.numbers), len(a.beside), a.lacks_weights) for a in answers.values()}) == 1
-    lengths = sum_lengths(server.config, 3, update=len(server.weights) if kind == "train" else 0)
+    lengths = sum_facts(server.config, 3, update=len(server.weights) if kind == "train" else 0)
     whole = MaskedSums(cohorts=server.agreement.cohorts)
     if way == "values" and kind in {"counts", "labels"}:
         whole.summed(request, answers, lengths)

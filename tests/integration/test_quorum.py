@@ -12,12 +12,12 @@ import pytest
 from flwr.app import Message
 
 from retexo_fl.client import api
-from retexo_fl.client.api import HelloAnswer, TrainAnswer, TrainRequest
+from retexo_fl.client.api import HelloAnswer, TrainRequest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.rounds import stage
+from retexo_fl.federation.rounds import checked_answers
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.fickle_grid import FickleGrid
@@ -98,11 +98,11 @@ def test_rounds_without_a_client_are_sums_without_its_update(
         del message
         grid.weather.replace = without_update(rounds)
 
-    def believe(hello: HelloAnswer, answer: TrainAnswer, **how: Any) -> None:
-        del hello, answer, how
+    def believe(hello: HelloAnswer, answer: object, declared: object) -> None:
+        del hello, answer, declared
 
     # Nothing is what a client with train nodes may not answer.
-    monkeypatch.setattr(stage, "check_update", believe)
+    monkeypatch.setattr(checked_answers, "check_sums", believe)
     wanted = train_in(tmp_path / "sums", change)
     assert model_bytes(got) == model_bytes(wanted)
     events = [event for event in events_of(got) if event["event"] == "round"]

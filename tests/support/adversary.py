@@ -13,6 +13,7 @@ import numpy as np
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner, signature_of
+from retexo_fl.client.answers import sum_facts
 from retexo_fl.client.api import (
     ClientApi,
     CollectRequest,
@@ -29,7 +30,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.masked_answers import form_of, sum_lengths
+from retexo_fl.client.masked_answers import form_of
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_digest, make_config
@@ -258,7 +259,7 @@ class Adversary:
 
     def _added(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> Sums:
         size = len(self.weights) if isinstance(request, TrainRequest) else 0
-        lengths = sum_lengths(self.config, self.parts[0].num_classes, update=size)
+        lengths = sum_facts(self.config, self.parts[0].num_classes, update=size)
         total = form_of(request, lengths).zeros()
         for answer in answers:
             total.add(numbers_in(answer, total.form))

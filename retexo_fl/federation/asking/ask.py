@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import Request
-from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.errors import RemoteProtocolError
 
 T = TypeVar("T")
@@ -44,8 +44,8 @@ class Ask:
             ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
-        sums: Returns how many numbers an answer has, where their sum over clients is enough for the
-            round; None where it needs each answer.
+        sums: Facts by which answers declare what they add up (:func:`.sums_of`), where their sum
+            over clients is enough for the round; None where answers are no sums.
         again: Makes the same requests with whole weights, for clients that do not hold what the
             weights are told by; None where they need to hold nothing.
         all_again: If any client lacks weights, all are asked again: peers have their vectors.
@@ -59,7 +59,7 @@ class Ask:
     purpose: str
     counted: frozenset[int] | None = None
     within_s: float | None = None
-    sums: Callable[[], SumLengths] | None = None
+    sums: SumFacts | None = None
     again: Callable[[], Mapping[int, Request[Any]]] | None = None
     all_again: bool = False
     ends: bool = False

@@ -139,7 +139,7 @@ class Deliveries:
         for delivery in deliveries:
             if busy_with := overdue.get(delivery.node, ""):
                 delivery.busy_with = busy_with
-                self._wait_for(busy_with, delivery)
+                self._out[busy_with] = delivery
         self._send([delivery for delivery in deliveries if not delivery.busy_with])
 
     @property
@@ -195,7 +195,8 @@ class Deliveries:
                 records.raise_failure(reply, client_name(delivery.client))
                 del self._open[delivery.place]
                 answered.append((delivery, reply))
-                self._note_nudge(delivery)
+                if self._clients_return:
+                    self._note_nudge(delivery)
         self._send([item for _, item in sorted(self._unsent.items()) if self._is_due(item)])
         if self._clients_return:
             self._nudge()
@@ -217,16 +218,12 @@ class Deliveries:
         for delivery in deliveries:
             if (message_id := delivery.message.metadata.message_id) in taken:
                 delivery.message_id = message_id
-                self._wait_for(message_id, delivery)
+                self._out[message_id] = delivery
+                delivery.nudge_at_s = 0.0
                 self._unsent.pop(delivery.place, None)
                 self._on_send(delivery)
             else:
                 self._note_absence(delivery, _NOT_TAKEN)
-
-    def _wait_for(self, message_id: str, delivery: Delivery) -> None:
-        self._out[message_id] = delivery
-        delivery.nudge_s = self._nudge_s.get(delivery.node, _NUDGE_AFTER_S)
-        delivery.nudge_at_s = self._clock.now_s() + delivery.nudge_s
 
     def _nudge(self) -> None:
         """Have SuperNodes that hold answers back send them.
@@ -236,6 +233,10 @@ class Deliveries:
         such a message, without content.
         """
         now_s = self._clock.now_s()
+        for item in self._out.values():
+            if not item.nudge_at_s:
+                item.nudge_s = self._nudge_s.get(item.node, _NUDGE_AFTER_S)
+                item.nudge_at_s = now_s + item.nudge_s
         silent = [item for item in self._out.values() if item.nudge_at_s <= now_s]
         silent = [item for item in silent if item.node in self._connected()] if silent else []
         for item in silent:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import BasisRequest, Ticket
-from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Round, members, named
-from retexo_fl.federation.rounds.checked_answers import check_squares, check_sums
+from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
@@ -93,7 +93,7 @@ class _Asking:
             requests=dict.fromkeys(sorted(among), request),
             stage=0,
             purpose="basis",
-            sums=lambda: SumLengths(update=size),
+            sums=SumFacts(update=size),
         )
         examples, total = 0, np.zeros(size)
         there: list[int] = []
@@ -103,10 +103,9 @@ class _Asking:
             if self.clients.masking is None:
                 with named(who):
                     sums = self.form.decode_sums(answer.sums)
-            check_sums(self.clients.hello(who), answer.examples, sums, size)
+            check_array(who, sums, size)
             examples += answer.examples
             total += sums
-            check_squares(self.clients.hello(who), answer.squares)
             there += members(who)
             squares = answer.squares
         return _Found(clients=there, examples=examples, sums=total, squares=squares)

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.client.answers import Declared, Sum, SumFacts, sums_of
 from retexo_fl.client.api import (
     CollectAnswer,
     CountsAnswer,
     EvaluateAnswer,
     HelloAnswer,
-    PredictAnswer,
     PublishAnswer,
     Sums,
-    TrainAnswer,
 )
+from retexo_fl.client.schema import key_of
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.federation.asking import named, subject
+from retexo_fl.federation.asking import Answers, Ask, Round, Who, members, named, subject, through
+from retexo_fl.federation.asking.ask import T
+from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.masking.agreement import USES
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.training.label_facts import ALL_USES
@@ -35,7 +38,6 @@ _MAX_NAME_CHARS: Final = 128
 #: Nodes, widths and vectors are counted in int32 between clients.
 _MAX_COUNT: Final = 2**31 - 1
 _USES: Final = ("train", "validation", "test")
-_JUDGED: Final = ("validation", "test")
 
 
 def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False) -> None:
@@ -76,103 +78,92 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
             _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
 
 
-def check_update(
-    hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool, least_loss: float
-) -> None:
-    """Check the answer to a ``train.layer``.
+def checked(asking: Round[T], clients: Clients) -> Round[T]:
+    """Return a round that gets no sums which cannot be, of a client or of several.
+
+    It raises as :func:`check_sums`.
+    """
+
+    def handle(ask: Ask) -> Round[Answers]:
+        answers = yield ask
+        return answers if ask.sums is None else each(ask, ask.sums, answers)
+
+    def each(ask: Ask, facts: SumFacts, answers: Answers) -> Iterator[tuple[Who, Any]]:
+        for who, answer in answers:
+            declared = sums_of(ask.requests[members(who)[0]], facts)
+            check_sums(clients.hello(who), answer, declared)
+            yield who, answer
+
+    return through(asking, handle)
+
+
+def check_sums(hello: HelloAnswer, answer: object, declared: Iterable[Declared]) -> None:
+    """Check what an answer adds up beside its array.
 
     Args:
         hello: The client's hello.
         answer: What it answered.
-        in_batches: A round may be of some of its train nodes.
-        least_loss: Of a node.
+        declared: What it had to (:func:`.sums_of`).
 
     Raises:
-        RemoteProtocolError: Its counts are not those of its nodes, or a loss is below the least.
-        TrainingDiverged: A loss is not finite.
+        RemoteProtocolError: Its counts are not those of its nodes, a sum is below its least, or
+            there are more or fewer of them.
+        TrainingDiverged: A sum is not finite.
     """
     with named(hello.client):
-        _demand("num-examples", answer.examples, _least(hello, in_batches), hello.train)
-        count = answer.validation_examples
-        _demand("validation-examples", count, hello.validation, hello.validation)
-        _demand("validation-correct", answer.validation_correct, 0, count)
-    _demand_loss(hello.client, "loss-sum", answer.loss_sum, least_loss)
-    _demand_loss(hello.client, "validation-loss-sum", answer.validation_loss_sum, least_loss)
-    _demand_finite(hello.client, "validation-metric-values", *answer.validation_metric.values)
+        for item in declared:
+            name, value = key_of(type(answer), item.name), getattr(answer, item.name)
+            if isinstance(value, Sums):
+                _demand_finite(hello.client, f"{name}-values", *value.values)
+                length = item.length if getattr(answer, item.over) else 0
+                if length is not None and value.length != length:
+                    raise RemoteProtocolError(f"{name}-length is {value.length}; expected {length}")
+                value.array()
+            elif isinstance(item, Sum):
+                numbers = value if item.is_list else (value,)
+                _demand_finite(hello.client, name, *numbers)
+                if any(number < item.least for number in numbers):
+                    raise RemoteProtocolError(
+                        f"{name} is {value}; expected a number from {item.least:g}"
+                    )
+            elif item.of:
+                most = getattr(hello, item.of)
+                _demand(name, value, most if item.least is None else min(item.least, most), most)
 
 
-def check_sums(hello: HelloAnswer, examples: int, sums: np.ndarray, size: int) -> None:
-    """Check sums over a client's train nodes: of features, or of products.
+def check_array(who: Who, sums: np.ndarray, size: int) -> None:
+    """Check sums of features, or of products, over a client's train nodes.
 
     Args:
-        hello: The client's hello.
-        examples: Nodes that they are over, as it answered.
+        who: Whose they are.
         sums: What it answered, decoded.
         size: How many values were asked for.
 
     Raises:
-        RemoteProtocolError: They are of another number of nodes or values.
+        RemoteProtocolError: They are of another number of values.
         TrainingDiverged: A value is not finite.
     """
-    with named(hello.client):
-        _demand("num-examples", examples, hello.train, hello.train)
+    with named(who):
         if sums.shape != (size,) or sums.dtype.kind != "f":
             raise RemoteProtocolError(
                 f"sums are {sums.dtype} of shape {sums.shape}; expected floats of shape ({size},)"
             )
     if not math.isfinite(float(sums.sum(dtype=np.float64))):
         raise TrainingDiverged(
-            f"{subject(hello.client)}: sums of features are not finite; expected finite features"
+            f"{subject(who)}: sums of features are not finite; expected finite features"
         )
 
 
-def check_squares(hello: HelloAnswer, squares: tuple[float, ...]) -> None:
-    """Check sums of squares of features and labels, if they were asked for.
+def check_own(who: Who, answer: EvaluateAnswer, *, nodes: str) -> None:
+    """Check a client's own figure of the test.
 
     Raises:
-        RemoteProtocolError: One cannot be.
+        RemoteProtocolError: It tells more than one, or one of other nodes.
+        TrainingDiverged: It is not finite.
     """
-    if any(not 0 <= total < math.inf for total in squares):
-        with named(hello.client):
-            raise RemoteProtocolError(f"squares add up to {list(squares)}; expected numbers from 0")
-
-
-def check_evaluated(
-    hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str, least_loss: float
-) -> None:
-    """Check the answer to an ``evaluate.layer`` on the ``validation`` or ``test`` nodes.
-
-    Raises:
-        RemoteProtocolError: Its counts are not those of its nodes, or its loss is below the least.
-        TrainingDiverged: A loss is not finite.
-    """
-    count = hello.test if nodes == "test" else hello.validation
-    with named(hello.client):
-        _demand("num-examples", answer.examples, count, count)
-        _demand("correct", answer.correct, 0, count)
+    with named(who):
         _demand("numbers of own", len(answer.own), 0, 1 if nodes == "test" else 0)
-    _demand_loss(hello.client, "loss-sum", answer.loss_sum, least_loss)
-    _demand_finite(hello.client, "metric-values", *answer.metric.values)
-    _demand_finite(hello.client, "report-values", *answer.report.values)
-    _demand_finite(hello.client, "own", *answer.own)
-
-
-def checked_sums(hello: HelloAnswer, name: str, sums: Sums, length: int | None) -> np.ndarray:
-    """Return the (k,) sums of a client.
-
-    Args:
-        hello: The client's hello.
-        name: What they are of.
-        sums: As they came.
-        length: k, or None where it is not known.
-
-    Raises:
-        RemoteProtocolError: They are no such sums.
-    """
-    with named(hello.client):
-        if length is not None and sums.length != length:
-            raise RemoteProtocolError(f"{name}-length is {sums.length}; expected {length}")
-        return sums.array()
+    _demand_finite(who, "own", *answer.own)
 
 
 def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:
@@ -207,24 +198,6 @@ def check_collected(hello: HelloAnswer, answer: CollectAnswer) -> None:
         _demand("missing-peers", answer.missing_peers, 0, hello.num_clients - 1)
 
 
-def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
-    """Check the answer to a ``query.predict``.
-
-    Raises:
-        RemoteProtocolError: Its counts are not those of its nodes.
-        TrainingDiverged: A sum of the metric is not finite.
-    """
-    with named(hello.client):
-        for field in ("nodes", *_USES):
-            promised = getattr(hello, field)
-            _demand(field, getattr(answer, field), promised, promised)
-        for use in _USES:
-            _demand(f"{use}-correct", getattr(answer, f"{use}_correct"), 0, getattr(hello, use))
-    for use in _JUDGED:
-        sums: Sums = getattr(answer, f"{use}_metric")
-        _demand_finite(hello.client, f"{use}-metric-values", *sums.values)
-
-
 def check_mask_key(hello: HelloAnswer) -> None:
     """Check a hello that leaves out what is only told in masked sums.
 
@@ -246,10 +219,6 @@ def check_mask_key(hello: HelloAnswer) -> None:
     _demand("numbers of label-sums", len(hello.label_sums), 0, 0)
 
 
-def _least(hello: HelloAnswer, in_batches: bool) -> int:
-    return min(1, hello.train) if in_batches else hello.train
-
-
 def _demand(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
@@ -261,17 +230,10 @@ def _demand_untold(answer: PublishAnswer | CollectAnswer, expected: object) -> N
         raise RemoteProtocolError("it tells vectors or bytes; expected none where sums are masked")
 
 
-def _demand_loss(client: int, name: str, value: float, least: float) -> None:
-    _demand_finite(client, name, value)
-    if value < least:
-        with named(client):
-            raise RemoteProtocolError(f"{name} is {value}; expected a number from {least:g}")
-
-
-def _demand_finite(client: int, name: str, *values: float) -> None:
+def _demand_finite(who: Who, name: str, *values: float) -> None:
     for value in values:
         if not math.isfinite(value):
             raise TrainingDiverged(
-                f"{subject(client)}: {name} is {value}; expected a finite number; lower "
+                f"{subject(who)}: {name} is {value}; expected a finite number; lower "
                 "learning-rate, or check this client's part and its features"
             )

@@ -71,6 +71,11 @@ class Clients:
         return {who: self.hello(who) for who in whose}
 
     @property
+    def classes(self) -> int:
+        """How many classes, labels or numbers there are: all hellos tell the same."""
+        return next(iter(self.hellos.values())).classes
+
+    @property
     def most_train(self) -> int:
         """What no client has more train nodes than: under masks, those of a cohort."""
         return max(hello.train for hello in self.counted.values())

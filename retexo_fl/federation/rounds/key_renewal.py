@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
     CountsRequest,
     HelloAnswer,
@@ -23,7 +24,7 @@ from retexo_fl.client.api import (
     Ticket,
     question_of,
 )
-from retexo_fl.client.masked_answers import MOST_COUNT, SumLengths
+from retexo_fl.client.masked_answers import MOST_COUNT
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.rounds.checked_answers import check_mask_key
@@ -187,7 +188,7 @@ def count_cohorts(
     for cohort in ready:
         told = {client: answers[client] for client in cohort if client in answers}
         if len(told) == len(cohort) and not anew.intersection(cohort):
-            _, masking.counts[cohort] = masking.summed(request, told, SumLengths())
+            _, masking.counts[cohort] = masking.summed(request, told, SumFacts())
     _check_total(masking)
 
 

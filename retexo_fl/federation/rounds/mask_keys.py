@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from retexo_fl.client.answers import sum_facts
 from retexo_fl.client.api import ColumnsAnswer, HelloAnswer, KeysRequest, LabelsRequest, Ticket
-from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig, config_digest
 from retexo_fl.errors import (
     AgreementError,
@@ -181,7 +181,7 @@ def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[
     one = next(iter(clients.hellos.values()))
     answers = yield Ask(
         requests=dict.fromkeys(clients.hellos, LabelsRequest(ticket=ticket)),
-        sums=lambda: sum_lengths(config, one.classes),
+        sums=sum_facts(config, one.classes),
         stage=-1,
         purpose="labels",
     )

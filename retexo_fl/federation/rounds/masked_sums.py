@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeVar
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
     CountsAnswer,
     HelloAnswer,
@@ -20,7 +21,7 @@ from retexo_fl.client.api import (
     Ticket,
     question_of,
 )
-from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, form_of
+from retexo_fl.client.masked_answers import answer_of_sum, form_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import Who, named
@@ -136,20 +137,20 @@ class MaskedSums:
                 yield cohort.members, Moved.of(kind, total.signed()[1])
 
     def summed(
-        self, request: Request[Any], answers: Mapping[int, MaskedAnswer], lengths: SumLengths
+        self, request: Request[Any], answers: Mapping[int, MaskedAnswer], facts: SumFacts
     ) -> tuple[Who, Any]:
         """Return the sum over all cohorts that answered whole, and whose it is.
 
         Args:
             request: What all were asked.
             answers: By client.
-            lengths: How many numbers answers have.
+            facts: How many numbers answers have.
 
         Raises:
             RemoteProtocolError: An answer has another length.
             RoundIncomplete: Of each cohort a client is missing.
         """
-        form = form_of(request, lengths)
+        form = form_of(request, facts)
         whole = [cohort for cohort in self.cohorts if answers.keys() >= {*cohort.members}]
         if not whole:
             raise RoundIncomplete(
@@ -161,7 +162,7 @@ class MaskedSums:
             for client in cohort.members:
                 with named(client):
                     total.add(numbers_in(answers[client], form))
-        return members_of(whole), answer_of_sum(request, total, lengths)
+        return members_of(whole), answer_of_sum(request, total, facts)
 
 
 def numbers_in(answer: MaskedAnswer, form: Form) -> Sums:

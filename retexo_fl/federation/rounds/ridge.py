@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import GramRequest, Ticket
-from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.federation.asking import Ask, Round
-from retexo_fl.federation.rounds.checked_answers import check_sums
+from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, fit, gram_values
@@ -40,13 +40,13 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         request = GramRequest(ticket=ticket, steps=step.told)
     answers = yield Ask(
         requests=dict.fromkeys(clients.hellos, request),
-        sums=lambda: SumLengths(update=len(total)),
+        sums=SumFacts(update=len(total)),
         stage=ticket.stage,
         purpose="gram",
         counted=training,
     )
     for who, answer in answers:
-        check_sums(clients.hello(who), answer.examples, answer.sums, len(total))
+        check_array(who, answer.sums, len(total))
         total += answer.sums
     found = fit(total, width=width, classes=classes)
     tensors = {"layer.weight": found.weight, "layer.bias": found.bias}

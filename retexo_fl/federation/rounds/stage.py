@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from retexo_fl.client.answers import judged_nodes, sum_facts
 from retexo_fl.client.api import (
-    EvaluateAnswer,
     EvaluateRequest,
-    HelloAnswer,
     Request,
-    Sums,
     Ticket,
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.client.masked_answers import SumLengths, sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.aggregators import RoundFacts, make_aggregator
 from retexo_fl.federation.asking import Answers, Ask, Round, Who, members, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
-from retexo_fl.federation.rounds.checked_answers import (
-    check_evaluated,
-    check_update,
-    checked_sums,
-)
+from retexo_fl.federation.rounds.checked_answers import check_own
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.control_variates import ControlVariates
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.graph.labels import REGRESSION
-from retexo_fl.plugins import is_plugin
-from retexo_fl.training.judging import report_length
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
@@ -105,6 +95,7 @@ class StageTraining:
         if self._held is None and not state.round and codec.sends_changes:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
+        self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
         self._metric = make_metric(config.metric_name, config.task, label_facts)
         if not self._steps:
             self._steps = codec.first_steps(
@@ -176,9 +167,7 @@ class StageTraining:
                 measured.append(self._add_update(who, number, answer))
                 examples += answer.examples
                 loss_sum += answer.loss_sum
-                validation = add_answer(validation, self._validated(who, answer))
-            else:
-                validation = add_answer(validation, self._evaluated(who, answer, "validation"))
+            validation = add_answer(validation, judged_nodes(answer))
         loss = loss_sum / examples
         self._optimizer.step(self._aggregator.finish(), loss, sent)
         if not _is_finite(self._optimizer):
@@ -224,11 +213,7 @@ class StageTraining:
             purpose="evaluate",
             ends=nodes == "test",
         )
-        found = Tally()
-        for who, answer in answers:
-            found = add_answer(found, self._evaluated(who, answer, nodes))
-            if answer.own:
-                self.own_figures[members(who)[0]] = answer.own[0]
+        found = self._judged(answers, nodes)
         self.report_sums = found.report_sums
         return self._score(found)
 
@@ -241,12 +226,19 @@ class StageTraining:
             coded,
             purpose="evaluate",
         )
-        found = Tally()
-        for who, answer in answers:
-            found = add_answer(found, self._evaluated(who, answer, "validation"))
-        score = self._score(found)
+        score = self._score(self._judged(answers, "validation"))
         self.best.offer(sent, self.round, score)
         return score
+
+    def _judged(self, answers: Answers, nodes: str) -> Tally:
+        """Add up, in client order, how the ``validation`` or ``test`` nodes were judged."""
+        found = Tally()
+        for who, answer in answers:
+            check_own(who, answer, nodes=nodes)
+            found = add_answer(found, judged_nodes(answer))
+            if answer.own:
+                self.own_figures[members(who)[0]] = answer.own[0]
+        return found
 
     def state(self) -> StageState:
         """Return where the stage stands."""
@@ -329,7 +321,7 @@ class StageTraining:
             stage=self.ticket.stage,
             purpose=purpose,
             counted=frozenset(self.training) if purpose == "train" else None,
-            sums=self._lengths,
+            sums=self._sum_facts,
             again=(lambda: requests(self._whole(sent))) if changes else None,
             all_again=self._clients.exchange_in_rounds,
             ends=ends,
@@ -337,10 +329,6 @@ class StageTraining:
         if changes:
             self._held = sent
         return answers
-
-    def _lengths(self) -> SumLengths:
-        classes = next(iter(self._clients.hellos.values())).classes
-        return sum_lengths(self._config, classes, update=len(self.weights))
 
     def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
         ticket, is_test = replace(self.ticket, round=self.round), nodes == "test"
@@ -375,11 +363,6 @@ class StageTraining:
 
     def _add_update(self, who: Who, number: int, answer: TrainAnswer) -> np.ndarray:
         """Hand an update, or a sum, to the aggregator; return what the codec measures of it."""
-        # A round of mini-batches may be of some of a client's train nodes.
-        in_batches = self._config.sampler != "none"
-        check_update(
-            self._clients.hello(who), answer, in_batches=in_batches, least_loss=self._least_loss
-        )
         client = members(who)[0]
         with named(who):
             groups = self._codec.groups(answer.update_sum) if self._controls is None else None
@@ -406,45 +389,8 @@ class StageTraining:
             client=client,
         )
 
-    def _evaluated(self, who: Who, answer: EvaluateAnswer, nodes: str) -> Tally:
-        hello, count = self._clients.hello(who), answer.examples
-        check_evaluated(hello, answer, nodes=nodes, least_loss=self._least_loss)
-        return Tally(
-            count=count,
-            loss_sum=answer.loss_sum,
-            correct=answer.correct,
-            metric_sums=self._metric_sums(hello, answer.metric, count),
-            report_sums=checked_sums(
-                hello, "report", answer.report, self._report_length(hello, nodes, count)
-            ),
-        )
-
-    @property
-    def _least_loss(self) -> float:
-        """Of a node: what is the user's own may be anything."""
-        return -math.inf if is_plugin(self._config.loss) else 0.0
-
-    def _validated(self, who: Who, update: TrainAnswer) -> Tally:
-        hello, count = self._clients.hello(who), update.validation_examples
-        return Tally(
-            count=count,
-            loss_sum=update.validation_loss_sum,
-            correct=update.validation_correct,
-            metric_sums=self._metric_sums(hello, update.validation_metric, count),
-        )
-
-    def _report_length(self, hello: HelloAnswer, nodes: str, count: int) -> int:
-        if nodes != "test" or not count:
-            return 0
-        return report_length(self._config.task, hello.classes)
-
     def _score(self, found: Tally) -> Score:
         return Score.of(found, self._metric, counts_right=self._config.task != REGRESSION)
-
-    def _metric_sums(self, hello: HelloAnswer, sums: Sums, count: int) -> np.ndarray:
-        """Return a client's sums of the metric, over so many nodes; none over none."""
-        length = self._metric.length(hello.classes) if self._metric is not None and count else 0
-        return checked_sums(hello, "metric", sums, length)
 
     def _round_facts(self, number: int) -> RoundFacts:
         return RoundFacts(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from retexo_fl.federation.asking import Messenger, Round
 from retexo_fl.federation.asking.ask import T
+from retexo_fl.federation.rounds.checked_answers import checked
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.wrappers.accounted import accounted
 from retexo_fl.federation.wrappers.held_weights import held_weights
@@ -41,11 +42,14 @@ class Rounds:
     def wrapped(self, asking: Round[T]) -> Round[T]:
         """Return a round with what it needs around it.
 
-        The order is part of the design. Masks name those who are asked, so who is away is left out
-        before. A client tells that it lacks weights in its own answer, so it is asked again before
-        answers are added up. Each answer is accounted for, also one that another replaces.
+        The order is part of the design. What is compared with hellos are the answers that the round
+        gets to read, of clients or, under masks, of cohorts. Masks name those who are asked, so who
+        is away is left out before. A client tells that it lacks weights in its own answer, so it is
+        asked again before answers are added up. Each answer is accounted for, also one that another
+        replaces.
         """
         clients, masking = self.clients, self.clients.masking
+        asking = checked(asking, clients)
         if masking is not None or clients.policy.may_close_early:
             asking = present(asking, clients, self.behind)
         if masking is not None:

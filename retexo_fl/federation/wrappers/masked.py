@@ -41,7 +41,7 @@ def masked(asking: Round[T], clients: Clients, masking: MaskedSums) -> Round[T]:
     ended: list[Ticket] = []
 
     def handle(ask: Ask) -> Round[Answers]:
-        if (lengths := ask.sums) is None:
+        if (facts := ask.sums) is None:
             return (yield ask)
         if not ask.requests:
             raise RoundIncomplete(
@@ -57,7 +57,7 @@ def masked(asking: Round[T], clients: Clients, masking: MaskedSums) -> Round[T]:
         is_once = ask.purpose != "train"
         answers = dict((yield from ask_cohorts(masking, ask, clients.policy.quorum, again=is_once)))
         yield from _ask_untold(clients, masking, answers)
-        return [masking.summed(request, answers, lengths())]
+        return [masking.summed(request, answers, facts)]
 
     result = yield from through(asking, handle)
     for ticket in ended:

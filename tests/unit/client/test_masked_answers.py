@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.client.answers import SumFacts, sum_facts
 from retexo_fl.client.api import (
     BasisAnswer,
     BasisRequest,
@@ -30,12 +31,10 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.masked_answers import (
     COUNTER,
-    SumLengths,
     answer_of_sum,
     form_of,
     numbers_of,
     purpose_of,
-    sum_lengths,
     told_form,
 )
 from retexo_fl.config import make_config
@@ -48,7 +47,7 @@ CLIENTS, MOST = 3, 2**31 - 1
 WEIGHTS = np.zeros(300)
 STEP = SharedStep(40, -3)
 STEPS = MaskedUpdates().first_steps(300, most_train=50, terms=CLIENTS)
-REAL = SumLengths(update=300, metric=3, report=4, classes=2, label_sums=2)
+REAL = SumFacts(update=300, metric=3, report=4, classes=2, label_sums=2)
 COUNTS = replace(REAL, metric_counts=True, report_counts=True)
 
 
@@ -79,9 +78,7 @@ def asked_to_judge(nodes: str) -> EvaluateRequest:
     return EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes=nodes)
 
 
-def added(
-    request: Request[Any], lengths: SumLengths, answers: list[Any], beside: np.ndarray
-) -> Any:
+def added(request: Request[Any], lengths: SumFacts, answers: list[Any], beside: np.ndarray) -> Any:
     form = form_of(request, lengths)
     total = form.zeros()
     if isinstance(request, TrainRequest):
@@ -94,7 +91,7 @@ def added(
 
 
 @pytest.mark.parametrize("lengths", [REAL, COUNTS], ids=["sums", "counts"])
-def test_the_sum_of_updates_says_what_clients_say_together(lengths: SumLengths) -> None:
+def test_the_sum_of_updates_says_what_clients_say_together(lengths: SumFacts) -> None:
     request = TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=STEPS)
     answers = [trained(client) for client in range(CLIENTS)]
     beside = np.array([3, 2**40, 1])
@@ -107,7 +104,7 @@ def test_the_sum_of_updates_says_what_clients_say_together(lengths: SumLengths) 
 
 
 @pytest.mark.parametrize("lengths", [REAL, COUNTS], ids=["sums", "counts"])
-def test_the_sum_of_judgements_says_what_clients_say_together(lengths: SumLengths) -> None:
+def test_the_sum_of_judgements_says_what_clients_say_together(lengths: SumFacts) -> None:
     answers = [judged(client) for client in range(CLIENTS)]
     found = added(asked_to_judge("test"), lengths, answers, np.zeros(0))
     assert (found.examples, found.loss_sum, found.correct) == (21, 1.125, 3)
@@ -129,7 +126,7 @@ def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None
     of_parts = CountsAnswer(
         nodes=2**40, train=1, validation=2, test=3, vectors_out=2**33, vectors_in=5
     )
-    found = added(CountsRequest(ticket=TICKET), SumLengths(), [of_parts] * 3, np.zeros(0))
+    found = added(CountsRequest(ticket=TICKET), SumFacts(), [of_parts] * 3, np.zeros(0))
     assert found == CountsAnswer(
         nodes=3 * 2**40, train=3, validation=6, test=9, vectors_out=3 * 2**33, vectors_in=15
     )
@@ -161,7 +158,7 @@ def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None
 )
 def test_a_count_is_from_none_to_all_that_there_are(uses: int, cut: int) -> None:
     request, answer = LabelsRequest(ticket=TICKET), LabelsAnswer(uses=(uses, *[1] * 5))
-    lengths = SumLengths(classes=2)
+    lengths = SumFacts(classes=2)
     form = form_of(request, lengths)
     found = numbers_of(request, answer, form, lengths, terms=3)
     assert (found.counts[0], found.wide[-1]) == (cut, uses != cut)
@@ -196,7 +193,7 @@ def test_a_loss_that_a_sum_cannot_hold_is_cut_and_counted(value: float) -> None:
 
 
 def test_a_sum_below_zero_counts_nothing() -> None:
-    request, lengths = LabelsRequest(ticket=TICKET), SumLengths(classes=2)
+    request, lengths = LabelsRequest(ticket=TICKET), SumFacts(classes=2)
     form = form_of(request, lengths)
     answer = LabelsAnswer(uses=(0, 0, 0, 0, 0, 1))
     total = numbers_of(request, answer, form, lengths, terms=3)
@@ -218,11 +215,11 @@ def test_each_use_and_form_is_a_purpose_and_a_label_of_its_own() -> None:
 
 
 def test_lengths_are_those_of_the_runs_task_and_metric() -> None:
-    def lengths(**keys: Any) -> SumLengths:
+    def lengths(**keys: Any) -> SumFacts:
         config = make_config({key.replace("_", "-"): value for key, value in keys.items()})
-        return sum_lengths(config, 5, update=7)
+        return sum_facts(config, 5, update=7)
 
-    plain = SumLengths(update=7, report=25, classes=5, report_counts=True)
+    plain = SumFacts(update=7, report=25, classes=5, report_counts=True)
     assert lengths() == plain
     assert lengths(metric="macro-f1") == replace(plain, metric=15, metric_counts=True)
     assert lengths(metric="log-loss") == replace(plain, metric=2)

@@ -16,6 +16,7 @@ from retexo_fl.agent.counters import CounterFile
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner, signature_of
 from retexo_fl.channels.roster import Roster
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
     EvaluateRequest,
     GramAnswer,
@@ -27,7 +28,6 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.masked_answers import (
-    SumLengths,
     form_of,
     numbers_of,
     told_weights,
@@ -44,7 +44,7 @@ from tests.support.owners import agreed, signer_of
 JOB, CLIENTS = "job-0123456789ab", 4
 TICKET = Ticket(job=JOB, attempt=1)
 #: Nodes of all clients, at least.
-LENGTHS = SumLengths(classes=2)
+LENGTHS = SumFacts(classes=2)
 ALL = range(CLIENTS)
 
 
@@ -171,7 +171,7 @@ def test_what_an_answer_is_computed_with_is_bound_to_its_mask() -> None:
 def test_products_for_ridge_add_up_within_their_ring_whoever_answers() -> None:
     step = SharedStep(40, -3)
     request = GramRequest(ticket=TICKET, steps=step.told)
-    lengths, most = SumLengths(update=1), step.ring.most // CLIENTS
+    lengths, most = SumFacts(update=1), step.ring.most // CLIENTS
     form = form_of(request, lengths)
     for number in (most - 1, most):
         answer = GramAnswer(sums=np.array([-number * step.unit]), examples=1)

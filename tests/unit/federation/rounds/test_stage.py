@@ -18,6 +18,7 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import Ask, Round, WaitPolicy
 from retexo_fl.federation.greeting import Participants
+from retexo_fl.federation.rounds.checked_answers import checked
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
@@ -31,13 +32,16 @@ TICKET = Ticket(job="job-0123456789ab", attempt=1, stage=1, weights_digest=bytes
 HELLOS = {0: hello_of(0), 1: hello_of(1, train=0), 2: hello_of(2, validation=0)}
 
 
+CLIENTS = Clients(hellos=HELLOS, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger())
+
+
 def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
     config = make_config({"clients": 3, "local-steps": 2, **keys})
     return StageTraining(
         config,
         TICKET,
         state or StageState.first(np.zeros(2, np.float32)),
-        clients=Clients(hellos=HELLOS, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger()),
+        clients=CLIENTS,
         participants=Participants(
             training=(0, 2), validation=(0, 1), everyone=(0, 1, 2), updating=(0, 2)
         ),
@@ -144,7 +148,7 @@ def test_what_cannot_be_is_refused_with_its_client(
     answers: list[tuple[int, dict[str, Any]]], error: type[Exception], told: str
 ) -> None:
     training = stage()
-    asking = training.train()
+    asking = checked(training.train(), CLIENTS)
     next(asking)
     with pytest.raises(error, match=f"^{told}"):
         asking.send((client, update(client, 1.0, 1.0, **wrong)) for client, wrong in answers)

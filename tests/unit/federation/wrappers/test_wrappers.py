@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.clientapp import ClientApp
 
+from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
     CollectAnswer,
     CollectRequest,
@@ -26,7 +27,7 @@ from retexo_fl.client.api import (
     Ticket,
     Traffic,
 )
-from retexo_fl.client.masked_answers import SumLengths, form_of, numbers_of
+from retexo_fl.client.masked_answers import form_of, numbers_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import (
@@ -51,7 +52,7 @@ CLIENTS = 6
 COHORTS = ((0, 1, 2), (3, 4, 5))
 NAME, WHOLE = np.zeros(1, np.float32), np.ones(3, np.float32)
 TICKET = Ticket(job="job-0123456789ab", attempt=1, stage=1, round=2)
-LENGTHS = SumLengths()
+LENGTHS = SumFacts()
 MOVED = Traffic(boundary=Volume(messages=1, raw=8, payload=7, wire=9))
 
 
@@ -66,7 +67,7 @@ def count(*, all_again: bool = False, ends: bool = False) -> Round[tuple[tuple[i
         requests=requests(NAME),
         stage=1,
         purpose="evaluate",
-        sums=lambda: LENGTHS,
+        sums=LENGTHS,
         again=lambda: requests(WHOLE),
         all_again=all_again,
         ends=ends,
@@ -100,13 +101,21 @@ class Machines:
 
     @property
     def clients(self) -> Clients:
-        hellos = {client: hello_of(client) for client in range(CLIENTS)}
+        hellos = {client: hello_of(client, test=10**client) for client in range(CLIENTS)}
         masking = None
         if self.is_masked:
             cohorts = tuple(Cohort(members=c, uses=frozenset(USES)) for c in COHORTS)
-            counts = CountsAnswer(
-                nodes=30, train=12, validation=9, test=9, vectors_out=0, vectors_in=0
-            )
+            counts: dict[tuple[int, ...], CountsAnswer] = {
+                cohort: CountsAnswer(
+                    nodes=30,
+                    train=12,
+                    validation=9,
+                    test=nodes_of(cohort),
+                    vectors_out=0,
+                    vectors_in=0,
+                )
+                for cohort in COHORTS
+            }
             keys: dict[tuple[int, ...], KeysRequest] = {
                 cohort: KeysRequest(
                     ticket=TICKET,
@@ -117,7 +126,7 @@ class Machines:
                 )
                 for cohort in COHORTS
             }
-            masking = MaskedSums(cohorts=cohorts, keys=keys, counts=dict.fromkeys(COHORTS, counts))
+            masking = MaskedSums(cohorts=cohorts, keys=keys, counts=counts)
         policy = WaitPolicy(timeout_s=9.0, quorum=1)
         return Clients(
             hellos=hellos,
