@@ -86,4 +86,6 @@ KERNEL_PATH: Final = Addition(
     schemes=("udp", "xdp", "af-xdp", "auto"),
     settings=("datagram-memory-mib", "broadcast"),
 )
-ADDITIONS: Final = (KERNEL_PATH,)
+#: Streams of blocks between devices that are near each other.
+BLUETOOTH: Final = Addition(room="bluetooth", title="Bluetooth", schemes=("bluetooth",))
+ADDITIONS: Final = (KERNEL_PATH, BLUETOOTH)

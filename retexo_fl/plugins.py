@@ -1,9 +1,13 @@
-"""Extension points: a configuration string is a built-in name or ``module:attribute``."""
+"""Extension points: a configuration string is a built-in name or ``module:attribute``.
+
+Where nobody names a module, a package that is installed may have joined one under the name.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +21,9 @@ from retexo_fl.errors import PluginError, PluginFailed, RetexoError
 
 #: How a model begins that is a convolution of PyG: the form of a plug-in, but no user's module.
 PYG: Final = "pyg:"
+#: Groups of entry points: commands of ``retexo``, and transports by the scheme of their addresses.
+COMMANDS: Final = "retexo_fl.commands"
+TRANSPORTS: Final = "retexo_fl.transports"
 _OWN_SCHEME: Final = re.compile(r"x-[a-z0-9-]{1,30}", re.ASCII)
 
 
@@ -55,6 +62,34 @@ def is_plugin(text: str) -> bool:
 def is_own_scheme(scheme: str) -> bool:
     """Return whether a scheme of addresses is that of a transport from outside: ``x-NAME``."""
     return _OWN_SCHEME.fullmatch(scheme) is not None
+
+
+def joined(group: str, name: str) -> str | None:
+    """Return the ``module:attribute`` that an installed package joins under a name.
+
+    It takes the metadata of all that is installed, so ask for names that nobody else knows. Where a
+    process was started nothing is installed.
+
+    Args:
+        group: Of entry points: :data:`COMMANDS` or :data:`TRANSPORTS`.
+        name: In it.
+
+    Raises:
+        PluginError: The package names something else there.
+    """
+    from importlib.metadata import distributions
+
+    here = Path.cwd()
+    places = [place for place in sys.path if Path(place).is_absolute() and Path(place) != here]
+    for package in distributions(path=places):
+        for entry in package.entry_points.select(group=group, name=name):
+            if not is_plugin(entry.value):
+                raise PluginError(
+                    f"{package.name}: its entry point {name} of {group} is {entry.value!r}; "
+                    "expected module:attribute"
+                )
+            return entry.value
+    return None
 
 
 def load_plugin(kind: str, text: str) -> object:

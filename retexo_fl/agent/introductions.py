@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.agent.agreed import OwnersFile
-from retexo_fl.agent.bluetooth import reachable_at
 from retexo_fl.agent.counters import CounterFile
 from retexo_fl.agent.question_log import questions_in
 from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.agent.transports import reachable_at
 from retexo_fl.channels.identity import Identity, fingerprint
 from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.network import PeerNetwork

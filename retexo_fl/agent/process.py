@@ -16,7 +16,6 @@ from typing import Any, Final
 from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import question_bytes
-from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
@@ -32,7 +31,7 @@ from retexo_fl.agent.service import AgentService, Outcome
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts, without_bytes
-from retexo_fl.agent.transports import own_transports
+from retexo_fl.agent.transports import added_transports, own_transports
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
@@ -117,8 +116,8 @@ class _Agent:
             limits=LinkLimits(look_every_s=settings.look_every_s or None),
             transports={
                 "tcp": TcpTransport(),
-                "bluetooth": bluetooth_transport(settings),
                 "relay": relay,
+                **added_transports(settings),
                 **own_transports(settings),
             },
         )

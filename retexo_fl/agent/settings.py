@@ -16,7 +16,7 @@ from retexo_fl.addition import ADDITIONS
 from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
-from retexo_fl.plugins import is_own_scheme, is_plugin
+from retexo_fl.plugins import TRANSPORTS, is_own_scheme, is_plugin, joined
 from retexo_fl.server_address import ServerAddress, host_and_port
 
 #: A Unix socket's path has this many bytes at most.
@@ -53,7 +53,8 @@ class AgentSettings(Limits):
             vectors as datagrams.
         transports: Transports of the owner's, ``x-NAME=module:attribute``: a callable without
             arguments that returns a :class:`~retexo_fl.channels.streams.Transport` for addresses
-            ``x-NAME:...``. Imported when the agent starts.
+            ``x-NAME:...``. Imported when the agent starts. An installed package may bring one for
+            an address of ``listen`` (an entry point).
         introductions: Learn peers from the server.
         addresses: Where peers reach it, in the server's introductions; ``listen`` if empty.
         predictions: Folder for predictions; empty where this client makes none.
@@ -117,8 +118,14 @@ class AgentSettings(Limits):
 
     @property
     def own_transports(self) -> dict[str, str]:
-        """By scheme, the ``module:attribute`` of each transport of the owner's."""
-        return {scheme: plugin for scheme, _, plugin in map(_split_transport, self.transports)}
+        """By scheme, the ``module:attribute`` of each transport of the owner's.
+
+        Where ``transports`` has none for an address of ``listen``, an installed package may.
+        """
+        named = {scheme: plugin for scheme, _, plugin in map(_split_transport, self.transports)}
+        others = {address.partition(":")[0] for address in self.listen} - named.keys()
+        brought = {scheme: joined(TRANSPORTS, scheme) for scheme in filter(is_own_scheme, others)}
+        return named | {scheme: it for scheme, it in brought.items() if it is not None}
 
     def _check_transports(self) -> None:
         for text in self.transports:
@@ -128,9 +135,10 @@ class AgentSettings(Limits):
                     f"transports: got {text[:_MOST_SHOWN]!r}; expected strings of the form "
                     "x-NAME=module:attribute"
                 )
+        known = self.own_transports
         for address in self.listen:
             scheme = address.partition(":")[0]
-            if is_own_scheme(scheme) and scheme not in self.own_transports:
+            if is_own_scheme(scheme) and scheme not in known:
                 raise ConfigurationError(
                     f"listen: {address[:_MOST_SHOWN]}: no such transport; expected "
                     f"{scheme}=module:attribute in transports"

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from retexo_fl.addition import KERNEL_PATH
+from retexo_fl.addition import BLUETOOTH, KERNEL_PATH
 from retexo_fl.errors import IdentityError
 from retexo_fl.plugins import is_own_scheme
 
 #: Schemes that a roster may hold; a machine passes over those that it has no transport for.
-SCHEMES: Final = ("tcp", "relay", "bluetooth", *KERNEL_PATH.schemes)
+SCHEMES: Final = ("tcp", "relay", *BLUETOOTH.schemes, *KERNEL_PATH.schemes)
 #: At these an agent takes vectors as datagrams.
 DATAGRAM_SCHEMES: Final = KERNEL_PATH.schemes
 _MAX_PORT: Final = 65_535

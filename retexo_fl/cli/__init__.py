@@ -11,12 +11,14 @@ from typing import Final
 import click
 import typer
 
+from retexo_fl.addition import BLUETOOTH
 from retexo_fl.cli.groups import CommandGroup, with_help
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.outputs import check_output, outlive_readers
 from retexo_fl.cli.sentences import complain, usage_sentence
 from retexo_fl.cli.signals import stoppable
-from retexo_fl.errors import Interrupted, RetexoError, TableError
+from retexo_fl.errors import Interrupted, PluginError, RetexoError, TableError
+from retexo_fl.plugins import COMMANDS, joined, load_callable
 from retexo_fl.version import __version__
 
 _HELP = """Train graph neural networks over graphs whose parts must stay with their owners.
@@ -28,27 +30,40 @@ A graph is split over clients; each layer is trained after one exchange between 
 #: In the order of `--help`; each is a module of this package, with a function ``add_to``.
 _COMMANDS: Final = (
     *("run", "sweep", "plan", "predict", "report", "doctor", "datasets"),
-    *("features", "partition", "agent", "keys", "bluetooth"),
+    *("features", "partition", "agent", "keys"),
 )
+#: By name, those of additions.
+_ADDED: Final = {"bluetooth": BLUETOOTH}
 
 
 class _AllCommands(CommandGroup):
     """The commands, each of which is imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names."""
-        return list(_COMMANDS)
+        """Return all names but those of packages that join one."""
+        return [*_COMMANDS, *(name for name, of in _ADDED.items() if of.is_here)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name; None where there is none."""
-        return _imported(cmd_name) if cmd_name in _COMMANDS else None
+        return _imported(cmd_name)
 
 
 @cache
-def _imported(name: str) -> click.Command:
+def _imported(name: str) -> click.Command | None:
+    if name in _COMMANDS:
+        add_to = import_module(f"{__name__}.{name}").add_to
+    elif name in _ADDED:
+        add_to = _ADDED[name].module("commands", name).add_to
+    elif (plugin := joined(COMMANDS, name)) is not None:
+        add_to = load_callable("command", plugin, "app")
+    else:
+        return None
     holder = typer.Typer(rich_markup_mode="rich")
-    import_module(f"{__name__}.{name}").add_to(holder)
-    return with_help(typer.main.get_group(holder).commands[name])
+    add_to(holder)
+    commands = typer.main.get_group(holder).commands
+    if name not in commands:
+        raise PluginError(f"command {name!r}: {add_to.__module__} adds no command of this name")
+    return with_help(commands[name])
 
 
 app = typer.Typer(

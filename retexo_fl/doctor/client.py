@@ -16,7 +16,6 @@ from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.addresses import parse_tcp, scheme_of, why_not_bound
 from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
 from retexo_fl.channels.roster import Roster
-from retexo_fl.doctor.bluetooth import judge_listening
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
@@ -176,8 +175,6 @@ def _bindable(address: str) -> Finding:
         match scheme_of(address):
             case "tcp":
                 pass
-            case "bluetooth":
-                return judge_listening(address)
             case _:
                 return bad(address, "not an address to listen at", "listen at tcp://0.0.0.0:PORT")
         wanted = parse_tcp(address, least_port=0)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from retexo_fl.addition import ADDITIONS
-from retexo_fl.agent.bluetooth import own_adapter
 from retexo_fl.agent.settings import AgentSettings, read_settings
-from retexo_fl.channels.addresses import scheme_of
-from retexo_fl.channels.roster import Roster
-from retexo_fl.doctor.bluetooth import examine_bluetooth
 from retexo_fl.doctor.client import (
     ask_status,
     examine_agreement,
@@ -25,7 +20,7 @@ from retexo_fl.doctor.finding import Finding, absent, bad, good
 from retexo_fl.doctor.machine import examine_machine
 from retexo_fl.doctor.peers import examine_peers
 from retexo_fl.doctor.superlink import examine_superlink
-from retexo_fl.errors import ConfigurationError, IdentityError
+from retexo_fl.errors import ConfigurationError
 
 
 def examine(
@@ -54,7 +49,6 @@ def examine(
     yield from examine_superlink(named, root_certificates)
     if settings is None:
         yield from _examine_additions((), ())
-        yield from examine_bluetooth(wanted=False)
     else:
         yield from _examine_client(settings)
 
@@ -74,13 +68,9 @@ def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
     others = roster.members.values() if roster is not None else ()
     known = [address for member in others for address in member.addresses]
     yield from _examine_additions(settings.listen, known)
-    yield from examine_bluetooth(wanted=_wants_bluetooth(settings, roster))
     yield from examine_ports(settings, running=status is not None)
     if identity is not None and roster is not None and part is not None:
-        adapter = ""
-        with suppress(IdentityError):  # which was reported with the ports
-            adapter = own_adapter(settings.listen)
-        yield from examine_peers(identity, roster, part.peers, adapter=adapter)
+        yield from examine_peers(identity, roster, part.peers, settings.listen)
 
 
 def _examine_additions(listen: Sequence[str], known: Sequence[str]) -> Iterator[Finding]:
@@ -96,14 +86,3 @@ def _examine_additions(listen: Sequence[str], known: Sequence[str]) -> Iterator[
             yield from examination.examine(listen, known)
         else:
             yield absent(addition.title.lower(), "not in this installation")
-
-
-def _wants_bluetooth(settings: AgentSettings, roster: Roster | None) -> bool:
-    """Return whether the client listens at a Bluetooth address, or another has one."""
-    addresses = list(settings.listen)
-    if roster is not None:
-        addresses += [address for one in roster.members.values() for address in one.addresses]
-    with suppress(IdentityError):
-        # One that is of no channel at all is named where it is looked at.
-        return any(scheme_of(address) == "bluetooth" for address in addresses)
-    return False

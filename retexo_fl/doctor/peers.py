@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from retexo_fl.addition import BLUETOOTH
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, parse_tcp, scheme_of
 from retexo_fl.channels.identity import Identity
-from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.errors import ChannelClosed, ChannelError, ChannelTimedOut, PeerRefused
 from retexo_fl.plugins import is_own_scheme
@@ -25,7 +23,7 @@ _READ_BYTES: Final = 65_536
 
 
 def examine_peers(
-    identity: Identity, roster: Roster, peers: Iterable[int], *, adapter: str = ""
+    identity: Identity, roster: Roster, peers: Iterable[int], listen: Iterable[str] = ()
 ) -> Iterator[Finding]:
     """Try every peer at its addresses, in the order of the roster, until one answers.
 
@@ -33,14 +31,14 @@ def examine_peers(
         identity: This client's.
         roster: Names the peers' certificates and addresses.
         peers: Client indices; those that the roster lacks are passed over.
-        adapter: Address of the Bluetooth adapter that the agent connects from; empty: any.
+        listen: Addresses that the client listens at; its agent connects from the same adapter.
     """
     for peer in peers:
         if peer in roster.members:
-            yield _examine(identity, roster.members[peer], adapter)
+            yield _examine(identity, roster.members[peer], listen)
 
 
-def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
+def _examine(identity: Identity, member: Member, listen: Iterable[str]) -> Finding:
     thing = f"peer {member.client}"
     if not member.addresses:
         return absent(thing, "has no address: it connects to this client")
@@ -52,11 +50,11 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
         if scheme in DATAGRAM_SCHEMES:
             # Nothing answers there before an exchange has begun.
             continue
-        if is_own_scheme(scheme):
-            failures.append(f"{address}: not checked, a transport of your own")
+        if reason := _why_unchecked(scheme):
+            failures.append(f"{address}: not checked, {reason}")
             continue
         try:
-            _shake_hands(identity, member, address, adapter)
+            _shake_hands(identity, member, address, listen)
         except PeerRefused as error:
             return bad(thing, f"{address}: {error}", "compare both machines' roster and keys")
         except (OSError, ChannelError) as error:
@@ -69,6 +67,14 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
     return doubtful(thing, "; ".join(failures), advice)
 
 
+def _why_unchecked(scheme: str) -> str:
+    """Return why addresses of a scheme are not tried; empty where they are."""
+    if is_own_scheme(scheme):
+        return "a transport of your own"
+    lacks = scheme in BLUETOOTH.schemes and not BLUETOOTH.is_here
+    return f"this installation has no {BLUETOOTH.title}" if lacks else ""
+
+
 def _by_relay(thing: str, failures: list[str]) -> Finding:
     seen = "; ".join([*failures, "through the server, in runs with relay = true"])
     if failures:
@@ -76,7 +82,7 @@ def _by_relay(thing: str, failures: list[str]) -> Finding:
     return absent(thing, seen)
 
 
-def _shake_hands(identity: Identity, member: Member, address: str, adapter: str) -> None:
+def _shake_hands(identity: Identity, member: Member, address: str, listen: Iterable[str]) -> None:
     """Prove both ends to each other, and leave.
 
     Raises:
@@ -89,7 +95,7 @@ def _shake_hands(identity: Identity, member: Member, address: str, adapter: str)
         is_accepting=False,
         clients={member.digest: member.client},
     )
-    with _connected(address, adapter) as wire:
+    with _connected(address, listen) as wire:
         deadline = time.monotonic() + _TIMEOUT_S
         while stream.handshake() is None:
             _pump(wire, stream, deadline)
@@ -100,18 +106,15 @@ def _shake_hands(identity: Identity, member: Member, address: str, adapter: str)
         wire.sendall(stream.data_to_send())
 
 
-def _connected(address: str, adapter: str) -> socket.socket:
-    if scheme_of(address) == "bluetooth":
-        return asyncio.run(_by_radio(address, adapter))
+def _connected(address: str, listen: Iterable[str]) -> socket.socket:
+    if BLUETOOTH.serves(address):
+        connection: socket.socket = BLUETOOTH.module("examination", address).connected(
+            address, listen
+        )
+        connection.settimeout(_TIMEOUT_S)
+        return connection
     wanted = parse_tcp(address)
     return socket.create_connection((wanted.host, wanted.port), timeout=_TIMEOUT_S)
-
-
-async def _by_radio(address: str, adapter: str) -> socket.socket:
-    async with asyncio.timeout(LinkLimits().on("bluetooth").connect_s):
-        connection = await BluetoothTransport(adapter=adapter).open(address)
-    connection.settimeout(_TIMEOUT_S)
-    return connection
 
 
 def _is_busy(error: OSError | ChannelError) -> bool:

@@ -131,7 +131,7 @@ class Air:
 
 def adapters() -> dict[str, int]:
     """Return the numbers of the adapters that the kernel has, by address."""
-    from retexo_fl.bluetooth.hci import local_adapters
+    from retexo_fl.additions.bluetooth.hci import local_adapters
 
     return {adapter.address: int(adapter.name[3:]) for adapter in local_adapters()}
 

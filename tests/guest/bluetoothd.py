@@ -9,8 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from retexo_fl.bluetooth.bluez import Bluez
-from retexo_fl.bluetooth.bus import system_bus
+from retexo_fl.additions.bluetooth.bluez import Bluez
+from retexo_fl.additions.bluetooth.bus import system_bus
 from retexo_fl.errors import ChannelUnavailable
 
 _PID_FILE = Path("/run/bluetoothd.pid")

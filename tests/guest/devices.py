@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity, make_identity
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.exchange import BlockHeader
 from tests.guest.air import DEVICES, FIRST, SECOND
 from tests.support.peer_networks import QUICK, Client, Plan, header_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from retexo_fl.bluetooth.bluez import Bluez
-from retexo_fl.bluetooth.bus import system_bus
-from retexo_fl.bluetooth.pairing import PairingAgent, accept, pair
+from retexo_fl.additions.bluetooth.bluez import Bluez
+from retexo_fl.additions.bluetooth.bus import system_bus
+from retexo_fl.additions.bluetooth.pairing import PairingAgent, accept, pair
 
 _WITHIN_S = 60.0
 

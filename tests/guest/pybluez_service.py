@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from retexo_fl.bluetooth.directory import service_directory
-from retexo_fl.bluetooth.sockets import rfcomm_sockets
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
+from retexo_fl.additions.bluetooth.directory import service_directory
+from retexo_fl.additions.bluetooth.sockets import rfcomm_sockets
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from retexo_fl.errors import ChannelUnavailable
 from tests.guest.air import FIRST, SECOND, Air
 from tests.guest.patience import run

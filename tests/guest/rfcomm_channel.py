@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.streams import ByteStream
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.errors import ChannelUnavailable
 from tests.guest.air import FIRST, SECOND, Air
 from tests.guest.devices import FRAME_BYTES, Devices, large, one_of_each

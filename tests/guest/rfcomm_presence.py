@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.bluetooth import bluetooth_transport, reachable_at
+from retexo_fl.additions.bluetooth import transport
+from retexo_fl.additions.bluetooth.agent import bluetooth_transport
+from retexo_fl.additions.bluetooth.examination import examine, judge_listening
+from retexo_fl.additions.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.presence import missing_for_sockets
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.bluetooth.hci import local_adapters
-from retexo_fl.bluetooth.presence import missing_for_sockets
+from retexo_fl.agent.transports import reachable_at
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity, make_identity
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
-from retexo_fl.channels.transports import bluetooth
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
-from retexo_fl.doctor.bluetooth import examine_bluetooth, judge_listening
 from retexo_fl.doctor.finding import Verdict
 from retexo_fl.doctor.peers import examine_peers
 from retexo_fl.errors import ChannelUnavailable, ConfigurationError
@@ -77,7 +78,7 @@ def test_adapters_switched_off_are_named_with_the_remedy(air: Air) -> None:
         with pytest.raises(ConfigurationError, match="are switched off"):
             bluetooth_transport(_settings("bluetooth://any/3"))
         bluetooth_transport(_settings("bluetooth:"))
-        found = {item.thing: item.verdict for item in examine_bluetooth(wanted=True)}
+        found = {item.thing: item.verdict for item in examine(["bluetooth:"], [])}
         assert found["bluetooth adapter"] is Verdict.DOUBTFUL
         with pytest.raises(ChannelUnavailable, match="are switched off"):
             asyncio.run(BluetoothTransport().connect(f"bluetooth://{FIRST}/9", 0))
@@ -91,7 +92,7 @@ def test_the_address_of_an_adapter_that_is_not_here_is_refused() -> None:
 
 
 def test_an_adapter_that_comes_later_is_noticed(air: Air, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bluetooth, "_LOOK_AGAIN_S", 0.2)
+    monkeypatch.setattr(transport, "_LOOK_AGAIN_S", 0.2)
 
     async def story() -> None:
         listener = await BluetoothTransport().listen("bluetooth:")

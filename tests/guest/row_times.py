@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.gate import Admission
 from retexo_fl.channels.network import PeerNetwork
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.exchange import BlockHeader, encode_block
 from tests.support.loopback import make_members
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.bluetooth.bluez import Adapter, Bluez, Device
-from retexo_fl.bluetooth.bus import system_bus
-from retexo_fl.bluetooth.directory import service_directory
-from retexo_fl.bluetooth.pairing import PairingAgent, accept, pair
-from retexo_fl.bluetooth.sockets import Security, rfcomm_sockets
+from retexo_fl.additions.bluetooth.bluez import Adapter, Bluez, Device
+from retexo_fl.additions.bluetooth.bus import system_bus
+from retexo_fl.additions.bluetooth.directory import service_directory
+from retexo_fl.additions.bluetooth.pairing import PairingAgent, accept, pair
+from retexo_fl.additions.bluetooth.sockets import Security, rfcomm_sockets
 from retexo_fl.errors import ChannelTimedOut, ChannelUnavailable, PeerRefused
 from tests.guest.bluetoothd import restart_bluetoothd
 

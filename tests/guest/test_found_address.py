@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from retexo_fl.bluetooth.pairing import PairingAgent
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
+from retexo_fl.additions.bluetooth.pairing import PairingAgent
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from tests.guest.test_bluez import FIRST, SECOND, both, run, until
 
 

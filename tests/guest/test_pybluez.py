@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.bluetooth import look_up, pybluez
-from retexo_fl.bluetooth.sdp import Offer
+from retexo_fl.additions.bluetooth import look_up, pybluez
+from retexo_fl.additions.bluetooth.sdp import Offer
 from retexo_fl.errors import ChannelUnavailable
 from tests.guest.bluetoothd import restart_bluetoothd
 

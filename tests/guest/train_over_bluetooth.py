@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from retexo_fl.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.hci import local_adapters
 from retexo_fl.cli import run_command
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.graph import open_partition

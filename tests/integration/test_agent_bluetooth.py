@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.bluetooth.presence import missing_for_sockets
+from retexo_fl.additions.bluetooth.presence import missing_for_sockets
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import AgentProcess, agents

@@ -8,6 +8,7 @@ from typing import Final
 GRID: Final = "test_recorded_grid.py"
 #: By room, the integration tests that a change there is tried with, beside the unit tests.
 INTEGRATION: Final = {
+    "additions/bluetooth": ("test_agent_bluetooth.py",),
     "additions/kernel_path": ("test_agent_datagrams.py",),
     "agent": (
         "test_refusals.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.bluetooth import hci, presence, sockets
+from retexo_fl.additions.bluetooth import hci, presence, sockets
 
 #: A family of sockets that no kernel has.
 _NO_FAMILY = 63

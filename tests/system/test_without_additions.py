@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from retexo_fl.addition import ADDITIONS, KERNEL_PATH, Addition
+from retexo_fl.addition import ADDITIONS, BLUETOOTH, KERNEL_PATH, Addition
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
@@ -29,6 +29,11 @@ _RUN: Final = ("run", "--clients", "2", "--rounds", "2", "--hidden", "8", "--qui
 #: By addition, commands that take it, and what is named.
 _COMMANDS: Final[Mapping[Addition, tuple[tuple[tuple[str, ...], str], ...]]] = {
     KERNEL_PATH: ((("doctor", "--audit", "agent.toml"), "--audit"),),
+    BLUETOOTH: (
+        (("bluetooth", "list"), "bluetooth"),
+        (("bluetooth", "pair", "--accept"), "bluetooth"),
+        (("bluetooth", "--help"), "bluetooth"),
+    ),
 }
 #: The same for lines of ``agent.toml``.
 _SETTINGS: Final[Mapping[Addition, tuple[tuple[str, str], ...]]] = {
@@ -40,6 +45,11 @@ _SETTINGS: Final[Mapping[Addition, tuple[tuple[str, str], ...]]] = {
         ('addresses = ["udp://127.0.0.1:7412"]', "addresses: udp://127.0.0.1:7412"),
         ('broadcast = "gso"', "broadcast"),
         ("datagram-memory-mib = 64.0", "datagram-memory-mib"),
+    ),
+    BLUETOOTH: (
+        ('listen = ["tcp://127.0.0.1:7411", "bluetooth:"]', "listen: bluetooth:"),
+        ('listen = ["bluetooth://any/3"]', "listen: bluetooth://any/3"),
+        ('addresses = ["bluetooth://AA:BB:CC:DD:EE:FF"]', "addresses: bluetooth://AA:BB"),
     ),
 }
 #: What knows agents, channels and commands best; every other file of tests is imported.

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.bluetooth import bluetooth_transport, reachable_at
+from retexo_fl.additions.bluetooth.agent import bluetooth_transport
 from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.agent.transports import reachable_at
 from retexo_fl.errors import ConfigurationError, IdentityError
 from tests.support.without_bluetooth import take_bluetooth_away
 

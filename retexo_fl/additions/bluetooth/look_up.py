@@ -8,8 +8,8 @@ import socket
 from importlib.util import find_spec
 from typing import Final
 
-from retexo_fl.bluetooth import pybluez, sdp
-from retexo_fl.bluetooth.sockets import ANY_ADAPTER, NO_SOCKETS, SOCKETS_REMEDY
+from retexo_fl.additions.bluetooth import pybluez, sdp
+from retexo_fl.additions.bluetooth.sockets import ANY_ADAPTER, NO_SOCKETS, SOCKETS_REMEDY
 from retexo_fl.errors import ChannelUnavailable, RemoteProtocolError
 
 #: Where every device answers such questions, paired or not.

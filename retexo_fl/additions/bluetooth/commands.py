@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import click
 import typer
 
-from retexo_fl.cli.bluetooth_tables import (
+from retexo_fl.additions.bluetooth.tables import (
     facts,
     paired,
     print_json,
@@ -22,7 +22,7 @@ from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.sentences import complain, tell
 
 if TYPE_CHECKING:
-    from retexo_fl.bluetooth.bluez import Adapter, Bluez
+    from retexo_fl.additions.bluetooth.bluez import Adapter, Bluez
 
 _HELP = """Bluetooth devices of this machine: pair them once, then agents connect by themselves.
 
@@ -118,7 +118,7 @@ def _pair(
     adapter: _AdapterOption = "",
     as_json: _Json = False,
 ) -> int:
-    from retexo_fl.bluetooth.pairing import PairingAgent, accept, pair
+    from retexo_fl.additions.bluetooth.pairing import PairingAgent, accept, pair
 
     if not address and not is_waiting:
         raise click.UsageError("ADDRESS: missing; expected a device's address, or --accept")
@@ -202,7 +202,7 @@ def _scan(
         return 0
 
     async def work_without() -> int:
-        from retexo_fl.bluetooth.pybluez import discover
+        from retexo_fl.additions.bluetooth.pybluez import discover
 
         found = await discover(adapter, seconds)
         show_found([{"address": it, "name": name} for it, name in found], as_json=as_json)
@@ -237,8 +237,8 @@ def _with_bluez(adapter: str, work: Callable[[Bluez, Adapter], Awaitable[int]]) 
 
 def _run(work: Callable[[Bluez], Awaitable[int]]) -> int:
     async def connected() -> int:
-        from retexo_fl.bluetooth.bluez import Bluez
-        from retexo_fl.bluetooth.bus import system_bus
+        from retexo_fl.additions.bluetooth.bluez import Bluez
+        from retexo_fl.additions.bluetooth.bus import system_bus
 
         async with system_bus() as bus:
             return await work(Bluez(bus))
@@ -258,7 +258,7 @@ def _run_named(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def _checked(address: str) -> str:
-    from retexo_fl.bluetooth.bluez import parse_device
+    from retexo_fl.additions.bluetooth.bluez import parse_device
 
     wanted = parse_device(address)
     if not wanted:

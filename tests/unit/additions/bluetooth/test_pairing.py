@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.bluetooth.pairing import PairingAgent
+from retexo_fl.additions.bluetooth.pairing import PairingAgent
 
 DEVICE, PATH = "00:AA:01:00:00:00", "/org/bluez/hci0/dev_00_AA_01_00_00_00"
 OTHER = "00:AA:01:01:00:01"

@@ -12,7 +12,7 @@ from retexo_fl.cli.sentences import printable, tell
 from retexo_fl.cli.tables import figures, show
 
 if TYPE_CHECKING:
-    from retexo_fl.bluetooth.bluez import Adapter, Device
+    from retexo_fl.additions.bluetooth.bluez import Adapter, Device
 
 
 def waiting(adapter: Adapter, seconds: float) -> str:

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from retexo_fl.bluetooth.sockets import AF_BLUETOOTH
+from retexo_fl.additions.bluetooth.sockets import AF_BLUETOOTH
 
 #: Source: linux, include/net/bluetooth/hci_sock.h.
 _BTPROTO_HCI: Final = 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
-from retexo_fl.bluetooth import SERVICE_NAME, SERVICE_UUID
+from retexo_fl.additions.bluetooth import SERVICE_NAME, SERVICE_UUID
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.units import counted
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl.additions.bluetooth.examination import examine, judge_listening
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
-from retexo_fl.doctor.bluetooth import examine_bluetooth, judge_listening
 from retexo_fl.doctor.client import examine_ports
 from retexo_fl.doctor.finding import Verdict
 from retexo_fl.doctor.peers import examine_peers
@@ -23,14 +23,19 @@ def _none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_where_nobody_wants_it_one_line_says_what_is_missing() -> None:
-    (found,) = examine_bluetooth(wanted=False)
+    (found,) = examine((), ("tcp://10.0.0.1:7411",))
     assert (found.thing, found.verdict) == ("bluetooth", Verdict.ABSENT)
     assert re.match("the kernel .*Bluetooth; .*Python .*Bluetooth", found.seen)
     assert "modprobe" in found.advice
 
 
-def test_where_wanted_each_missing_part_comes_with_its_remedy() -> None:
-    found = {item.thing: item for item in examine_bluetooth(wanted=True)}
+@pytest.mark.parametrize(
+    ("listen", "known"), [(("bluetooth:",), ()), ((), ("bluetooth://AA:BB:CC:DD:EE:FF/3",))]
+)
+def test_where_wanted_each_missing_part_comes_with_its_remedy(
+    listen: tuple[str, ...], known: tuple[str, ...]
+) -> None:
+    found = {item.thing: item for item in examine(listen, known)}
     assert {"bluetooth kernel", "bluetooth python", "bluetooth bluetoothd"} <= found.keys()
     for item in found.values():
         assert item.verdict is Verdict.DOUBTFUL

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.bluetooth import bus, look_up
-from retexo_fl.bluetooth.bus import Reply, system_bus
-from retexo_fl.bluetooth.directory import service_directory
+from retexo_fl.additions.bluetooth import bus, look_up
+from retexo_fl.additions.bluetooth.bus import Reply, system_bus
+from retexo_fl.additions.bluetooth.directory import service_directory
 from retexo_fl.errors import ChannelUnavailable
 
 DEVICE = "00:AA:01:00:00:00"

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from retexo_fl.additions.bluetooth.rfcomm import RfcommStream
 from retexo_fl.channels.doorway import host_of
-from retexo_fl.channels.transports.rfcomm import RfcommStream
 from retexo_fl.errors import ChannelClosed
 
 _Story = Callable[[RfcommStream, RfcommStream], Awaitable[None]]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from retexo_fl.bluetooth.pybluez import discover
+from retexo_fl.additions.bluetooth.pybluez import discover
 from retexo_fl.errors import ChannelUnavailable
 
 

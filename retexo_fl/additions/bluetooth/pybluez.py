@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from retexo_fl.bluetooth import SERVICE_NAME, SERVICE_UUID
-from retexo_fl.bluetooth.sdp import Offer
-from retexo_fl.bluetooth.sockets import AF_BLUETOOTH, ANY_ADAPTER
+from retexo_fl.additions.bluetooth import SERVICE_NAME, SERVICE_UUID
+from retexo_fl.additions.bluetooth.sdp import Offer
+from retexo_fl.additions.bluetooth.sockets import AF_BLUETOOTH, ANY_ADAPTER
 from retexo_fl.errors import ChannelTimedOut, ChannelUnavailable
 
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ class PybluezPublication:
         self._carrier = carrier
 
     async def close(self) -> None:
-        """See :class:`~retexo_fl.bluetooth.directory.Publication`."""
+        """See :class:`~retexo_fl.additions.bluetooth.directory.Publication`."""
         with suppress(OSError):
             self._carrier.close()
 
@@ -73,7 +73,8 @@ async def connect(address: str, psm: int, adapter: str) -> socket.socket:
     Args:
         address: The device.
         psm: Its L2CAP port.
-        adapter: Address of the adapter here, or :data:`~retexo_fl.bluetooth.sockets.ANY_ADAPTER`.
+        adapter: Address of the adapter here, or
+            :data:`~retexo_fl.additions.bluetooth.sockets.ANY_ADAPTER`.
 
     Raises:
         OSError: The system's reason.

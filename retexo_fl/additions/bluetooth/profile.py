@@ -9,9 +9,9 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from retexo_fl.bluetooth import SERVICE_NAME
-from retexo_fl.bluetooth.bus import BLUEZ, Bus, open_bus
-from retexo_fl.bluetooth.sdp import Offer, record_xml
+from retexo_fl.additions.bluetooth import SERVICE_NAME
+from retexo_fl.additions.bluetooth.bus import BLUEZ, Bus, open_bus
+from retexo_fl.additions.bluetooth.sdp import Offer, record_xml
 from retexo_fl.errors import ChannelError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BluezPublication:
         await self._register()
 
     async def close(self) -> None:
-        """See :class:`~retexo_fl.bluetooth.directory.Publication`."""
+        """See :class:`~retexo_fl.additions.bluetooth.directory.Publication`."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from retexo_fl.addition import BLUETOOTH
+from retexo_fl.additions.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport, check_can_listen
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.bluetooth.hci import local_adapters
-from retexo_fl.channels.addresses import (
-    AUTOMATIC_BLUETOOTH,
-    DATAGRAM_SCHEMES,
-    BluetoothAddress,
-    parse_bluetooth,
-    parse_datagram,
-    scheme_of,
-)
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport, check_can_listen
+from retexo_fl.channels.addresses import AUTOMATIC_BLUETOOTH, BluetoothAddress, parse_bluetooth
 from retexo_fl.errors import ChannelUnavailable, ConfigurationError
 
 
@@ -49,22 +43,15 @@ def own_adapter(listen: Iterable[str]) -> str:
     return next((wanted.adapter for wanted in _demanded(listen) if wanted.adapter), "")
 
 
-def reachable_at(listen: Iterable[str]) -> tuple[str, ...]:
-    """Return addresses for the rosters of others, of those at which an agent listens.
+def reachable_at(address: str) -> tuple[str, ...]:
+    """Return the address for the rosters of others, of one at which an agent listens.
 
     Where no adapter is named, the first that is switched on stands for it; without one, and
     without Bluetooth, nothing does.
     """
-    found = []
-    for address in listen:
-        if scheme_of(address) != "bluetooth":
-            is_datagrams = scheme_of(address) in DATAGRAM_SCHEMES
-            found.append(str(parse_datagram(address)) if is_datagrams else address)
-            continue
-        wanted = parse_bluetooth(address, to_listen=True)
-        if named := wanted if wanted.adapter else _of_first_adapter(wanted):
-            found.append(str(named))
-    return tuple(found)
+    wanted = parse_bluetooth(address, to_listen=True)
+    named = wanted if wanted.adapter else _of_first_adapter(wanted)
+    return () if named is None else (str(named),)
 
 
 def _of_first_adapter(wanted: BluetoothAddress) -> BluetoothAddress | None:
@@ -78,5 +65,5 @@ def _demanded(listen: Iterable[str]) -> list[BluetoothAddress]:
     return [
         parse_bluetooth(address, to_listen=True)
         for address in listen
-        if scheme_of(address) == "bluetooth" and address != AUTOMATIC_BLUETOOTH
+        if BLUETOOTH.serves(address) and address != AUTOMATIC_BLUETOOTH
     ]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.bluetooth import presence
+from retexo_fl.additions.bluetooth import presence
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
-from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import ChannelUnavailable, IdentityError
 from tests.support.peer_networks import (

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.bluetooth import presence
-from retexo_fl.bluetooth.hci import local_adapters
-from retexo_fl.bluetooth.presence import (
+from retexo_fl.additions.bluetooth import presence
+from retexo_fl.additions.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.presence import (
     MissingPart,
     missing_for_discovery,
     missing_for_sockets,
     missing_parts,
 )
-from retexo_fl.bluetooth.sockets import rfcomm_sockets
+from retexo_fl.additions.bluetooth.sockets import rfcomm_sockets
 from retexo_fl.errors import ChannelUnavailable
 from tests.support.without_bluetooth import take_bluetooth_away
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from retexo_fl.bluetooth import SERVICE_UUID
-from retexo_fl.bluetooth.bus import BLUEZ, Bus
+from retexo_fl.additions.bluetooth import SERVICE_UUID
+from retexo_fl.additions.bluetooth.bus import BLUEZ, Bus
 from retexo_fl.errors import ChannelError, ChannelUnavailable
 
 _ADAPTER: Final = "org.bluez.Adapter1"

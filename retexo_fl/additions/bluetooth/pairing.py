@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from retexo_fl.bluetooth.bluez import Adapter, Bluez, Device
+from retexo_fl.additions.bluetooth.bluez import Adapter, Bluez, Device
 from retexo_fl.errors import ChannelError, ChannelTimedOut, ChannelUnavailable, PeerRefused
 
 if TYPE_CHECKING:

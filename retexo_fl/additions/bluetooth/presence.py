@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.bluetooth.hci import local_adapters
-from retexo_fl.bluetooth.sockets import (
+from retexo_fl.additions.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.sockets import (
     AF_BLUETOOTH,
     BTPROTO_RFCOMM,
     NO_SOCKETS,

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import Final
 
-from retexo_fl.bluetooth.hci import local_adapters
-from retexo_fl.bluetooth.presence import MissingPart, missing_for_discovery, missing_for_sockets
-from retexo_fl.bluetooth.sockets import ANY_ADAPTER, FREE_CHANNEL, Security, rfcomm_sockets
+from retexo_fl.addition import BLUETOOTH
+from retexo_fl.additions.bluetooth.agent import own_adapter
+from retexo_fl.additions.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.presence import (
+    MissingPart,
+    missing_for_discovery,
+    missing_for_sockets,
+)
+from retexo_fl.additions.bluetooth.sockets import (
+    ANY_ADAPTER,
+    FREE_CHANNEL,
+    Security,
+    rfcomm_sockets,
+)
+from retexo_fl.additions.bluetooth.transport import BluetoothTransport, check_can_listen
 from retexo_fl.channels.addresses import AUTOMATIC_BLUETOOTH, parse_bluetooth
-from retexo_fl.channels.transports.bluetooth import check_can_listen
+from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
-from retexo_fl.errors import ChannelUnavailable
+from retexo_fl.errors import ChannelUnavailable, IdentityError
 
 _THING: Final = "bluetooth"
 
 
-def examine_bluetooth(*, wanted: bool) -> Iterator[Finding]:
+def examine(listen: Iterable[str], known: Iterable[str]) -> Iterator[Finding]:
     """Look at the kernel, Python, the adapter and the services that Bluetooth takes.
 
     Args:
-        wanted: The client listens at a Bluetooth address, or a peer has one.
+        listen: Addresses that the client listens at.
+        known: Addresses in its roster.
     """
+    wanted = any(map(BLUETOOTH.serves, chain(listen, known)))
     missing = missing_for_sockets()
     if missing and not wanted:
         yield absent(_THING, _joined(missing), "; ".join(part.remedy for part in missing))
@@ -60,6 +78,27 @@ def judge_listening(address: str) -> Finding:
     except OSError as error:
         return bad(address, error.strerror or str(error), "choose another channel, 1 to 30")
     return good(address, "free")
+
+
+def connected(address: str, listen: Iterable[str]) -> socket.socket:
+    """Connect to a peer as an agent would that listens at some addresses.
+
+    Returns:
+        A socket that does not block.
+
+    Raises:
+        ChannelUnavailable: Nobody answers there, or a part is missing here.
+        TimeoutError: It takes too long.
+    """
+    adapter = ""
+    with suppress(IdentityError):  # which is reported with the ports
+        adapter = own_adapter(listen)
+
+    async def connect() -> socket.socket:
+        async with asyncio.timeout(LinkLimits().on("bluetooth").connect_s):
+            return await BluetoothTransport(adapter=adapter).open(address)
+
+    return asyncio.run(connect())
 
 
 def _joined(missing: tuple[MissingPart, ...]) -> str:

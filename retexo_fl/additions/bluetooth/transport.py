@@ -14,9 +14,10 @@ import os
 import socket
 from typing import Final
 
-from retexo_fl.bluetooth.hci import local_adapters
-from retexo_fl.bluetooth.presence import missing_for_sockets, missing_parts
-from retexo_fl.bluetooth.sockets import (
+from retexo_fl.additions.bluetooth.hci import local_adapters
+from retexo_fl.additions.bluetooth.presence import missing_for_sockets, missing_parts
+from retexo_fl.additions.bluetooth.rfcomm import PublishedListener, RfcommListener, RfcommStream
+from retexo_fl.additions.bluetooth.sockets import (
     ANY_ADAPTER,
     FREE_CHANNEL,
     Security,
@@ -24,7 +25,6 @@ from retexo_fl.bluetooth.sockets import (
 )
 from retexo_fl.channels.addresses import AUTOMATIC_BLUETOOTH, BluetoothAddress, parse_bluetooth
 from retexo_fl.channels.streams import ByteStream, Listener
-from retexo_fl.channels.transports.rfcomm import PublishedListener, RfcommListener, RfcommStream
 from retexo_fl.errors import ChannelUnavailable
 
 #: A connection that was closed ends at once; one whose device vanished takes longer.
@@ -69,7 +69,7 @@ class BluetoothTransport:
         _check_parts(address)
         channel = device.channel
         if channel is None:
-            from retexo_fl.bluetooth.directory import service_directory
+            from retexo_fl.additions.bluetooth.directory import service_directory
 
             channel = await service_directory().find_channel(device.adapter, self._adapter)
         try:
@@ -144,7 +144,7 @@ def _check_parts(address: str, *, to_publish: bool = False) -> None:
 
 
 async def _published(listener: RfcommListener, channel: int, adapter: str) -> Listener:
-    from retexo_fl.bluetooth.directory import service_directory
+    from retexo_fl.additions.bluetooth.directory import service_directory
 
     try:
         publication = await service_directory().publish(channel, adapter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Protocol
 
-from retexo_fl.bluetooth.sockets import ANY_ADAPTER
+from retexo_fl.additions.bluetooth.sockets import ANY_ADAPTER
 from retexo_fl.errors import ChannelTimedOut, ChannelUnavailable
 
 
@@ -53,8 +53,8 @@ class _Directory:
     """Publishes through BlueZ's D-Bus interface, else through PyBluez; asks over a socket."""
 
     async def publish(self, channel: int, adapter: str = ANY_ADAPTER) -> Publication:
-        from retexo_fl.bluetooth import profile, pybluez
-        from retexo_fl.bluetooth.sdp import Offer
+        from retexo_fl.additions.bluetooth import profile, pybluez
+        from retexo_fl.additions.bluetooth.sdp import Offer
 
         offer = Offer(channel=channel, adapter="" if adapter == ANY_ADAPTER else adapter)
         has_only_pybluez = find_spec("dbus_fast") is None and find_spec("bluetooth") is not None
@@ -66,7 +66,7 @@ class _Directory:
             raise ChannelUnavailable(str(error)) from error
 
     async def find_channel(self, address: str, adapter: str = ANY_ADAPTER) -> int:
-        from retexo_fl.bluetooth.look_up import find_offers
+        from retexo_fl.additions.bluetooth.look_up import find_offers
 
         for offer in await find_offers(address, adapter):
             # A device offers all its records at each of its adapters.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.bluetooth import SERVICE_UUID
-from retexo_fl.bluetooth.sdp import Offer, answer_parts, offers, question, record_xml
+from retexo_fl.additions.bluetooth import SERVICE_UUID
+from retexo_fl.additions.bluetooth.sdp import Offer, answer_parts, offers, question, record_xml
 from retexo_fl.errors import RemoteProtocolError
 
 DEVICE = "00:AA:01:00:00:00"

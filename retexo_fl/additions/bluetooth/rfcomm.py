@@ -6,14 +6,14 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Final
 
-from retexo_fl.bluetooth.sockets import ANY_ADAPTER, ListeningSocket, close_socket
+from retexo_fl.additions.bluetooth.sockets import ANY_ADAPTER, ListeningSocket, close_socket
 from retexo_fl.channels.addresses import BluetoothAddress
 from retexo_fl.channels.streams import ByteStream, WireCounters
 from retexo_fl.errors import ChannelClosed, ChannelUnavailable
 from retexo_fl.exchange.frames import Buffer
 
 if TYPE_CHECKING:
-    from retexo_fl.bluetooth.directory import Publication
+    from retexo_fl.additions.bluetooth.directory import Publication
 
 #: The kernel takes so much at once on any link.
 _CHUNK_BYTES: Final = 4096
