@@ -173,6 +173,13 @@ def test_the_doctor_says_that_it_is_not_there(copy: Copy, tmp_path: Path) -> Non
         assert bool(is_told) == (addition in copy.lacks), told
 
 
+def test_help_lists_the_commands_that_are_there(copy: Copy, tmp_path: Path) -> None:
+    done = copy.retexo("--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\W*keys ", done.stdout, re.M)
+    assert bool(re.search(r"^\W*bluetooth ", done.stdout, re.M)) == (BLUETOOTH not in copy.lacks)
+
+
 # ---- the whole tree, without the folder of all additions and what tests them ---------------------
 
 
