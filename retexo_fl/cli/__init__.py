@@ -6,20 +6,21 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import typer
 
-from retexo_fl.addition import BLUETOOTH
 from retexo_fl.cli.groups import CommandGroup, with_help
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.outputs import check_output, outlive_readers
 from retexo_fl.cli.sentences import complain, usage_sentence
 from retexo_fl.cli.signals import stoppable
 from retexo_fl.errors import Interrupted, PluginError, RetexoError, TableError
-from retexo_fl.plugins import COMMANDS, joined, load_callable
 from retexo_fl.version import __version__
+
+if TYPE_CHECKING:
+    from retexo_fl.addition import Addition
 
 _HELP = """Train graph neural networks over graphs whose parts must stay with their owners.
 
@@ -32,8 +33,8 @@ _COMMANDS: Final = (
     *("run", "sweep", "plan", "predict", "report", "doctor", "datasets"),
     *("features", "partition", "agent", "keys"),
 )
-#: By name, those of additions.
-_ADDED: Final = {"bluetooth": BLUETOOTH}
+#: Each is that of the addition of its name.
+_ADDED: Final = ("bluetooth",)
 
 
 class _AllCommands(CommandGroup):
@@ -41,7 +42,7 @@ class _AllCommands(CommandGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names but those of packages that join one."""
-        return [*_COMMANDS, *(name for name, of in _ADDED.items() if of.is_here)]
+        return [*_COMMANDS, *(name for name in _ADDED if _addition(name).is_here)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name; None where there is none."""
@@ -53,17 +54,26 @@ def _imported(name: str) -> click.Command | None:
     if name in _COMMANDS:
         add_to = import_module(f"{__name__}.{name}").add_to
     elif name in _ADDED:
-        add_to = _ADDED[name].module("commands", name).add_to
-    elif (plugin := joined(COMMANDS, name)) is not None:
-        add_to = load_callable("command", plugin, "app")
+        add_to = _addition(name).module("commands", name).add_to
     else:
-        return None
+        from retexo_fl.plugins import COMMANDS, joined, load_callable
+
+        plugin = joined(COMMANDS, name)
+        if plugin is None:
+            return None
+        add_to = load_callable("command", plugin, "app")
     holder = typer.Typer(rich_markup_mode="rich")
     add_to(holder)
     commands = typer.main.get_group(holder).commands
     if name not in commands:
         raise PluginError(f"command {name!r}: {add_to.__module__} adds no command of this name")
     return with_help(commands[name])
+
+
+def _addition(room: str) -> Addition:
+    from retexo_fl.addition import ADDITIONS
+
+    return next(addition for addition in ADDITIONS if addition.room == room)
 
 
 app = typer.Typer(
