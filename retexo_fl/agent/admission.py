@@ -1,4 +1,4 @@
-"""Whether a training may begin here: its configuration against the limits of the client's owner.
+"""Whether a training may begin here, and how much it may ask, by the limits of the client's owner.
 
 The server writes the configuration. It is compared before a plug-in is imported, a file is written,
 or a row is computed.
@@ -6,24 +6,22 @@ or a row is computed.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.client.api import BasisRequest, EvaluateRequest, GramRequest, TrainRequest
+from retexo_fl.answer_book import Limit
+from retexo_fl.client.api import BASIS, EVALUATE, GRAM, TRAIN
 from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.devices.names import available_cores, parse_devices
-from retexo_fl.errors import ConfigurationError, LocalProtocolError
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.labels import LINKS, check_task
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes
 
-_JUDGED: Final = ("validation", "test")
 _MIB: Final = 2**20
 #: However little memory there is, the small questions of a training come in.
 _LEAST_QUESTION_BYTES: Final = 16 * _MIB
@@ -167,103 +165,40 @@ def _fewest_summed(config: RunConfig, train: int) -> int:
     return train % config.batch_nodes or config.batch_nodes
 
 
-@dataclass(slots=True, kw_only=True)
-class Questions:
-    """What one job has asked of a client's nodes since the agent started.
+def question_limits(config: RunConfig, *, stages: int, most_rounds: int) -> Mapping[str, Limit]:
+    """Return how often a job may ask about a client's nodes, by names of questions.
 
-    A server that asks a round again, with other weights, learns as much as from another round.
-
-    Attributes:
-        stages: How many the training has.
+    Args:
+        config: Of the job.
+        stages: How many it has.
         most_rounds: Of each.
-        most_blocks: Sums of features that a basis takes, the mean's included.
-        most_products: Sums of products of coordinates that a solver takes.
     """
-
-    stages: int
-    most_rounds: int
-    most_blocks: int = 0
-    most_products: int = 0
-    _asked: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)
-
-    def count(self, asked: object, *, client: int) -> None:
-        """Count a question about the client's nodes, once however often the same one is asked.
-
-        Raises:
-            LocalProtocolError: It is of a stage that is none, of nodes that are not judged, or one
-                too many.
-        """
-        if isinstance(asked, BasisRequest):
-            self._count_basis(asked, client)
-        if isinstance(asked, GramRequest):
-            self._count_products(asked, client)
-        if not isinstance(asked, TrainRequest | EvaluateRequest):
-            return
-        stage, most = asked.ticket.stage, self.most_rounds
-        where = f"client {client}: stage {stage}"
-        if not 0 <= stage < self.stages:
-            raise LocalProtocolError(f"{where}: expected 0 to {self.stages - 1}")
-        kind, nodes = "updates", ""
-        if isinstance(asked, EvaluateRequest):
-            # The last weights on validation nodes, and the best on test nodes.
-            kind, nodes, most = "evaluations", asked.nodes, most + 1
-            if nodes not in _JUDGED:
-                raise LocalProtocolError(
-                    f"{where}: nodes: got {nodes[:40]!r}; expected {' or '.join(_JUDGED)}"
-                )
-        if not self._is_within(asked, (stage, kind), nodes, most):
-            raise LocalProtocolError(
-                f"{where}: asked for more than {most} {kind}; expected no more (most-rounds = "
-                f"{self.most_rounds} in its agent.toml)"
-            )
-
-    def take_back(self, asked: object) -> None:
-        """Count a question no more that was answered by what the client lacks."""
-        if isinstance(asked, TrainRequest):
-            self._asked[asked.ticket.stage, "updates"].discard(_digest(asked, ""))
-        elif isinstance(asked, EvaluateRequest):
-            self._asked[asked.ticket.stage, "evaluations"].discard(_digest(asked, asked.nodes))
-
-    def _count_basis(self, asked: BasisRequest, client: int) -> None:
-        # Sums along directions of the server's choice: with enough of them it knows the rows.
-        if not self._is_within(asked, (0, "basis"), "", self.most_blocks):
-            raise LocalProtocolError(
-                f"client {client}: asked for more than {self.most_blocks} sums of features; "
-                "expected no more than basis-blocks and one for the mean"
-            )
-
-    def _count_products(self, asked: GramRequest, client: int) -> None:
-        # Of rows that a basis of the server's choice has made: another basis is another question.
-        if not self._is_within(asked, (0, "products"), "", self.most_products):
-            raise LocalProtocolError(
-                f"client {client}: asked for sums of products more often than "
-                f"{counted(self.most_products, 'time')}; expected once with solver ridge"
-            )
-
-    def _is_within(
-        self,
-        asked: TrainRequest | EvaluateRequest | BasisRequest | GramRequest,
-        kind: tuple[int, str],
-        nodes: str,
-        most: int,
-    ) -> bool:
-        digest = _digest(asked, nodes)
-        known = self._asked.setdefault(kind, set())
-        known.add(digest)
-        if len(known) <= most:
-            return True
-        known.discard(digest)
-        return False
-
-
-def _digest(
-    asked: TrainRequest | EvaluateRequest | BasisRequest | GramRequest, nodes: str
-) -> bytes:
-    # Weights of classes choose what is summed, as weights of the model do.
-    facts = getattr(asked, "label_facts", ())
-    digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/{facts}/".encode())
-    if isinstance(asked, GramRequest):
-        digest.update(asked.ticket.weights_digest)
-    elif asked.weights is not None:
-        digest.update(asked.weights.tobytes())
-    return digest.digest()
+    no_more = f"expected no more (most-rounds = {most_rounds} in its agent.toml)"
+    # Sums along directions of the server's choice: with enough of them it knows the rows.
+    blocks = 0 if config.basis == "none" else config.basis_blocks + 1
+    # Of rows that a basis of the server's choice has made: another basis is another question.
+    products = int(config.solver == "ridge")
+    return {
+        TRAIN.message_type: Limit(
+            most=most_rounds,
+            stages=stages,
+            refusal=f"asked for more than {most_rounds} updates; {no_more}",
+        ),
+        # The last weights on validation nodes, and the best on test nodes.
+        EVALUATE.message_type: Limit(
+            most=most_rounds + 1,
+            stages=stages,
+            nodes=("validation", "test"),
+            refusal=f"asked for more than {most_rounds + 1} evaluations; {no_more}",
+        ),
+        BASIS.message_type: Limit(
+            most=blocks,
+            refusal=f"asked for more than {blocks} sums of features; expected no more than "
+            "basis-blocks and one for the mean",
+        ),
+        GRAM.message_type: Limit(
+            most=products,
+            refusal=f"asked for sums of products more often than {counted(products, 'time')}; "
+            "expected once with solver ridge",
+        ),
+    }

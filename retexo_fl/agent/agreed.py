@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.agent.line_log import LineLog
 from retexo_fl.agent.promises import part_digest
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.federation import Federation
@@ -14,6 +13,7 @@ from retexo_fl.channels.owner_secret import OwnerSecret
 from retexo_fl.channels.owner_words import Signature, past_in, past_told
 from retexo_fl.errors import AgreementError, CheckpointError
 from retexo_fl.files import FileStamp, file_stamp
+from retexo_fl.line_log import LineLog
 from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.past_cohorts import PastCohort
 

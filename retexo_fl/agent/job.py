@@ -11,11 +11,12 @@ from typing import Final, Protocol, TypeVar
 import torch
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.admission import Questions
+from retexo_fl.agent.admission import question_limits
 from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.peer_traffic import PeerTrafficBook
 from retexo_fl.agent.predictions import PredictionSets
+from retexo_fl.answer_book import AnswerBook
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
 from retexo_fl.client.answers import is_lacking
@@ -29,10 +30,10 @@ from retexo_fl.client.api import (
     PredictRequest,
     PublishAnswer,
     PublishRequest,
-    Ticket,
     Traffic,
     TrainAnswer,
     TrainRequest,
+    purpose_of,
 )
 from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
@@ -42,7 +43,6 @@ from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
@@ -52,8 +52,6 @@ Answer = TypeVar("Answer")
 
 #: In rounds that exchange, the account of peers is written so often at most.
 _WRITE_EVERY_S: Final = 5.0
-#: Attempts of a job that this client may have been away for.
-_MOST_MISSED: Final = 1000
 
 
 class JobDepot(Channel, Protocol):
@@ -74,32 +72,15 @@ class JobFolders:
 
     Attributes:
         store: Folder of what its client keeps.
+        answers: What its client has answered.
         traffic: File of its bytes by peer.
         predictions: Of the client; None where it makes none.
     """
 
     store: Path
+    answers: AnswerBook
     traffic: Path
     predictions: PredictionSets | None
-
-
-def check_attempt(ticket: Ticket, seen: int, client: int) -> None:
-    """Compare a message's attempt with the highest that was seen, 0 at first.
-
-    Raises:
-        StaleAttempt: It is a lower one.
-        LocalProtocolError: It is so much higher that it would keep the server's own attempts, which
-            follow each other, from coming after it.
-    """
-    if ticket.attempt < seen:
-        raise StaleAttempt(
-            f"client {client}: attempt {ticket.attempt} was superseded by attempt {seen}"
-        )
-    if ticket.attempt > seen + _MOST_MISSED:
-        raise LocalProtocolError(
-            f"client {client}: attempt {ticket.attempt} of job {ticket.job}; expected at most "
-            f"{seen + _MOST_MISSED}, {_MOST_MISSED} after the last that was seen"
-        )
 
 
 class AgentJob:
@@ -108,7 +89,7 @@ class AgentJob:
     Attributes:
         name: Of the job.
         config: It trains with.
-        attempt: The highest that was seen.
+        answers: What it has answered.
         stage: Of the last message; likewise ``round`` and ``message``.
         state: ``waiting`` for a message, ``computing``, or ``exchanging`` with peers.
         asked_at: Unix time of the last message.
@@ -133,8 +114,8 @@ class AgentJob:
         self._depot = depot
         self._partition = partition
         self.book = PeerTrafficBook(folders.traffic, partition.client)
-        kept = FolderStore(folders.store, durable=True)
-        self.attempt = kept.attempt()
+        self.answers = folders.answers
+        kept = FolderStore(folders.store, durable=True, book=self.answers)
         predicts = name.startswith(PREDICTION_PREFIX)
         self._sets = folders.predictions if predicts else None
         self._end_to_end = config.traits.end_to_end and not predicts
@@ -163,13 +144,7 @@ class AgentJob:
         )
         depot.admit_job(name, self._gate)
         stages = 1 if self._end_to_end else self.client.shape.stages
-        most_blocks = 0 if config.basis == "none" else config.basis_blocks + 1
-        self._questions = Questions(
-            stages=stages,
-            most_rounds=most_rounds,
-            most_blocks=most_blocks,
-            most_products=int(config.solver == "ridge"),
-        )
+        self.answers.limit(question_limits(config, stages=stages, most_rounds=most_rounds))
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
         #: What went to and came from peers in it, by purpose, place, peer and way.
@@ -180,6 +155,11 @@ class AgentJob:
         #: Stages and digests of exchanges whose vectors are certain to be in the outbox.
         self._sent: set[tuple[int, bytes]] = set()
 
+    @property
+    def attempt(self) -> int:
+        """The highest that was seen."""
+        return self.answers.attempt
+
     # ---- answers ------------------------------------------------------------------------------
 
     def begin(self, request: wire.Request) -> None:
@@ -187,20 +167,16 @@ class AgentJob:
 
         Raises:
             StaleAttempt: A later attempt was seen.
-            LocalProtocolError: It is one more than its owner allows, or as :func:`check_attempt`.
+            LocalProtocolError: As :meth:`.AnswerBook.check` and :meth:`.AnswerBook.begin`.
+            CheckpointError: As :meth:`.AnswerBook.begin`.
         """
-        ticket = request.ticket
-        check_attempt(ticket, self.attempt, self._partition.client)
-        self._questions.count(request.asked, client=self._partition.client)
+        ticket, client = request.ticket, self._partition.client
+        self.answers.check(purpose_of(request.asked), ticket.stage, client=client)
+        self.answers.begin(ticket.job, ticket.attempt, client=client)
         # Another job may have set its own.
         torch.set_num_threads(self.config.threads)
-        self.attempt = ticket.attempt
         self.stage, self.round, self.message = ticket.stage, ticket.round, request.message
         self.asked_at = time.time()
-
-    def take_back(self, request: wire.Request) -> None:
-        """Count a message no more: nothing was computed for it."""
-        self._questions.take_back(request.asked)
 
     def answer(self, request: wire.Request) -> object:
         """Answer a message that needs no peer.

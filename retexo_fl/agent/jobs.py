@@ -1,7 +1,8 @@
 """The trainings that an agent takes part in, and their files: they outlive the process.
 
-``jobs/JOB/job.json`` says what a job is, ``jobs/JOB/store/`` is what its client keeps, and
-``jobs/JOB/answer`` is the last answer of one that is over, which may be asked for again.
+``jobs/JOB/job.json`` says what a job is, ``jobs/JOB/answers.jsonl`` what was answered in it,
+``jobs/JOB/store/`` is what its client keeps, and ``jobs/JOB/answer`` is the last answer of one that
+is over, which may be asked for again.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any, Final, Protocol
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
 from retexo_fl.agent.carrier_path import CarrierPath
-from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders, check_attempt
+from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.promises import check_promise
 from retexo_fl.agent.question_log import QuestionLog
+from retexo_fl.answer_book import AnswerBook
 from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
     MODEL_DIGITS,
@@ -47,6 +49,7 @@ from retexo_fl.errors import (
 )
 from retexo_fl.files import write_whole
 from retexo_fl.graph import GraphPartition
+from retexo_fl.line_log import LineLog
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ _NAME: Final = re.compile(r"(job|predict)-[0-9a-f]{12}")
 #: Jobs that predict with one model have names which begin alike.
 _OF_MODEL: Final = len(PREDICTION_PREFIX) + MODEL_DIGITS
 _MOST_JOBS: Final = 16
+#: Attempts of a job that this client may have been away for.
+_MOST_MISSED: Final = 1000
 #: Exchanges may be open for weeks, and a client with all of its vectors is not asked meanwhile.
 _MOST_IDLE_S: Final = 60 * 86_400.0
 _IDENTITY_BYTES: Final = 32
@@ -124,7 +129,7 @@ class AgentJobs:
                 self._clear(name)
                 continue
             try:
-                self._jobs[name] = self._make(name, self._facts(name))
+                self._jobs[name] = self._make(name, self._config_of(name))
             except RetexoError as error:
                 # One training that cannot continue must not stop the others.
                 logger.warning(line("lost", job=name, reason=str(error)))
@@ -136,7 +141,7 @@ class AgentJobs:
 
         Raises:
             LocalProtocolError: Its name is none, or there is no such job and it begins none; or as
-                :func:`.check_attempt`.
+                :meth:`.AnswerBook.check_attempt`.
             StaleAttempt: A later attempt was seen.
         """
         name = ticket.job
@@ -146,7 +151,7 @@ class AgentJobs:
             )
         job = self._jobs.get(name)
         if job is not None:
-            check_attempt(ticket, job.attempt, self._partition.client)
+            job.answers.check_attempt(name, ticket.attempt, client=self._partition.client)
         elif message != "hello" and not self._answer(name).exists():
             raise self._unknown(name)
 
@@ -204,8 +209,6 @@ class AgentJobs:
             job.keep(request, parts)
             return
         job.book.write()
-        # A message of an attempt before this one must not begin the job again.
-        self._write_facts(job.name, {**self._facts(job.name), "attempt": job.attempt})
         _write(self._answer(job.name), [request.identity, *map(bytes, parts)])
         self._let_go(job.name)
         self._clear(job.name)
@@ -236,24 +239,20 @@ class AgentJobs:
             self._prediction_sets()
             self._forget_earlier(name)
         has_ended = self._answer(name).exists()
-        seen = self._facts(name)["attempt"] if has_ended else 0
-        if has_ended and ticket.attempt <= seen:
+        answers = self._answers(name)
+        if has_ended and ticket.attempt <= answers.attempt:
             raise StaleAttempt(
                 f"client {self._partition.client}: got attempt {ticket.attempt} of job {name}, "
-                f"which finished in attempt {seen}; expected a later one"
+                f"which finished in attempt {answers.attempt}; expected a later one"
             )
-        check_attempt(ticket, seen, self._partition.client)
+        answers.check_attempt(name, ticket.attempt, client=self._partition.client)
         if has_ended:
             self._answer(name).unlink()
         else:
             self._drop_old()
-        facts: dict[str, Any] = {
-            "job": name,
-            "attempt": ticket.attempt,
-            "config": dict(request.config),
-        }
-        job = self._make(name, facts)
-        self._write_facts(name, facts)
+        job = self._make(name, request.config)
+        facts = {"job": name, "config": dict(request.config)}
+        _write(self._file(name), [json.dumps(facts, indent=1).encode()])
         logger.info(
             line(
                 "begun",
@@ -279,8 +278,8 @@ class AgentJobs:
             if path.parent.name != name:
                 self.forget(path.parent.name)
 
-    def _make(self, name: str, facts: Mapping[str, Any]) -> AgentJob:
-        admitted = self._admitted(name, facts["config"])
+    def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
+        admitted = self._admitted(name, config)
         if admitted.secure_aggregation == "masked" and self._signer is None:
             raise ConfigurationError(
                 f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
@@ -296,13 +295,13 @@ class AgentJobs:
             self._depot,
             folders=JobFolders(
                 store=self._folder() / name / "store",
+                answers=self._answers(name),
                 traffic=self._state / "traffic" / f"{name}.csv",
                 predictions=self._predictions,
             ),
             most_rounds=self._limits.most_rounds,
             carrier=self._carrier,
         )
-        job.attempt = max(job.attempt, facts["attempt"])
         job.client.sign_masks(self._signer, least_clients=self._limits.least_clients)
         return job
 
@@ -347,24 +346,23 @@ class AgentJobs:
             return None
         return content[:_IDENTITY_BYTES], content[_IDENTITY_BYTES:]
 
-    def _facts(self, name: str) -> Mapping[str, Any]:
+    def _config_of(self, name: str) -> Mapping[str, Any]:
         try:
-            facts: dict[str, Any] = json.loads(self._file(name).read_bytes())
-            facts |= {"config": {**facts["config"]}, "attempt": int(facts["attempt"])}
+            return {**json.loads(self._file(name).read_bytes())["config"]}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._file(name)}: is damaged; drop the job with `retexo agent forget {name}`"
             ) from error
-        return facts
-
-    def _write_facts(self, name: str, facts: Mapping[str, Any]) -> None:
-        _write(self._file(name), [json.dumps(facts, indent=1).encode()])
 
     def _folder(self) -> Path:
         return self._state / "jobs"
 
     def _file(self, name: str) -> Path:
         return self._folder() / name / "job.json"
+
+    def _answers(self, name: str) -> AnswerBook:
+        log = LineLog(self._folder() / name / "answers.jsonl")
+        return AnswerBook(log, most_missed=_MOST_MISSED)
 
     def _answer(self, name: str) -> Path:
         return self._folder() / name / "answer"

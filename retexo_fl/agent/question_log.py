@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from retexo_fl.agent.line_log import LineLog
 from retexo_fl.client.api import asks_sums
 from retexo_fl.errors import CheckpointError, LocalProtocolError
+from retexo_fl.line_log import LineLog
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:

@@ -181,9 +181,7 @@ class AgentService:
         try:
             answer = await self._ask(job, running)
             outcome.parts = wire.encode_answer(answer)
-            if is_lacking(answer):
-                job.take_back(request)
-            else:
+            if not is_lacking(answer):
                 await self._compute.run(lambda: self._jobs.end(job, request, outcome.parts))
         finally:
             job.state = "waiting"

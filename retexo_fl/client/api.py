@@ -791,6 +791,29 @@ def question_of(request: Request[Any]) -> Question:
     return _BY_REQUEST[type(request)]
 
 
+def purpose_of(request: Request[Any]) -> str:
+    """Return what distinguishes questions of one stage and round."""
+    name = question_of(request).message_type
+    if isinstance(request, EvaluateRequest):
+        name = f"{name} {request.nodes}"
+    return name
+
+
+def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
+    """Return the digest of all that an answer is computed with, the same on all clients.
+
+    Args:
+        request: What was asked.
+        weights: What the client computes with, decoded.
+    """
+    facts = np.asarray(getattr(request, "label_facts", ()), np.float64)
+    told = hashlib.sha256(b"retexo masked weights 2" + request.ticket.weights_digest)
+    told.update(facts.tobytes())
+    if weights is not None:
+        told.update(array_digest(weights))
+    return told.digest()
+
+
 def asks_sums(request: Request[Any]) -> bool:
     """Return whether a request is answered by sums over nodes."""
     return type(request) in _SUMMED

@@ -61,6 +61,8 @@ from retexo_fl.client.api import (
     TrainRequest,
     asks_sums,
     chain_digest,
+    purpose_of,
+    told_weights,
 )
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
@@ -370,6 +372,7 @@ class GraphClient(Answering):
         # In the clear hello has told them.
         self._held_masks()
         self._admit_to_sum(request.ticket)
+        self._enter(request)
         others = dict.fromkeys({*USES} - self._uses, 0)
         return self._answered(
             request, self._computed(lambda: replace(self._told_counts(), **others))
@@ -380,6 +383,7 @@ class GraphClient(Answering):
         # In the clear nobody is told.
         self._held_masks()
         self._admit_to_sum(request.ticket)
+        self._enter(request)
         answer = self._computed(
             lambda: LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
         )
@@ -482,6 +486,7 @@ class GraphClient(Answering):
                     f"a block has {columns} directions; expected at most {self._shape.classes}, "
                     "the classes"
                 )
+        self._enter(request, request.weights)
         found = self._computed(lambda: self._basis_sums(request, known, facts))
         if self._masks is not None:
             size = self._shape.features * columns
@@ -730,6 +735,7 @@ class GraphClient(Answering):
                 "last stage"
             )
         inputs = self._stage_input(ticket.stage, ticket.weights_digest)
+        self._enter(request)
         answer = self._computed(lambda: self._gram_sums(ticket.stage, inputs))
         size = gram_values(self._shape.read_width, self._shape.classes)
         return self._answered(request, answer, size=size)
@@ -804,6 +810,7 @@ class GraphClient(Answering):
             make_folder(folder)
         # Before data is read: who has nothing to write must not be told apart.
         check_folder(folder)
+        self._enter(request, request.weights)
         found = self._computed(lambda: self._checked(self._predicted(trainer, request), request))
         predictions, answer = found or (None, None)
         if answer is not None and "nodes" not in self._uses:
@@ -878,14 +885,7 @@ class GraphClient(Answering):
     def _admit(self, ticket: Ticket) -> None:
         if ticket.job != self._job:
             raise LocalProtocolError(f"message of job {ticket.job!r}; expected {self._job!r}")
-        seen = self._store.attempt()
-        if ticket.attempt < seen:
-            raise StaleAttempt(
-                f"client {self._partition.client}: attempt {ticket.attempt} was superseded "
-                f"by attempt {seen}"
-            )
-        if ticket.attempt > seen:
-            self._store.set_attempt(ticket.attempt)
+        self._store.book.begin(ticket.job, ticket.attempt, client=self._partition.client)
 
     def _admit_to_sum(self, ticket: Ticket, *, without_keys: bool = False) -> None:
         """Admit a question that is answered by sums; leave out uses that these must not be of.
@@ -905,6 +905,17 @@ class GraphClient(Answering):
         self.close()
         self._made = self._new_trainers()
         self._drop_trainers()
+
+    def _enter(self, request: Request[Any], weights: np.ndarray | None = None) -> None:
+        """Note what is computed with, ``weights`` decoded: no other content has this place."""
+        ticket, client = request.ticket, self._partition.client
+        place = ticket.attempt, ticket.stage, ticket.round, int(self._is_again(request))
+        content, form = told_weights(request, weights), getattr(request, "steps", None) or b""
+        is_masked, what = self._masks is not None, purpose_of(request)
+        error = SecureAggregationRefused if is_masked else LocalProtocolError
+        # Without train nodes it judges the weights of each round, and then those after the last.
+        twice = what == "evaluate.layer validation" and not is_masked
+        self._store.book.enter(what, place, content, form, client=client, twice=twice, error=error)
 
     def _new_trainers(self) -> ClientTrainers:
         client = self._partition.client
@@ -933,6 +944,7 @@ class GraphClient(Answering):
                 return None
         weights = codec.decode_weights(request.weights, held)
         self._check_weights(ticket, weights, size)
+        self._enter(request, weights)
         if codec.sends_changes:
             most = most_held(self._config.patience)
             self._store.hold_weights(ticket.stage, weights_name(weights), weights, most=most)

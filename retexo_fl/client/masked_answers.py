@@ -23,7 +23,6 @@ from retexo_fl.client.answers import Count, Declared, Sum, SumFacts, sums_of
 from retexo_fl.client.api import (
     BasisRequest,
     CountsRequest,
-    EvaluateRequest,
     GramRequest,
     LabelsRequest,
     Request,
@@ -38,7 +37,6 @@ from retexo_fl.masking.streams import WIDE, Form, long_words
 from retexo_fl.masking.streams import Sums as MaskSums
 from retexo_fl.training.label_facts import digits_of, number_of_digits
 from retexo_fl.units import format_counted
-from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
 
 #: One of sums of features.
@@ -53,30 +51,7 @@ _MOST_CUT: Final = 2**40
 _MOST: Final = 2**62
 _NOTHING: Final = np.zeros(0, np.int64)
 
-# ---- what labels have of an answer ---------------------------------------------------------------
-
-
-def purpose_of(request: Request[Any]) -> str:
-    """Return what distinguishes sums of one stage and round, as labels have it."""
-    name = question_of(request).message_type
-    if isinstance(request, EvaluateRequest):
-        name = f"{name} {request.nodes}"
-    return name
-
-
-def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
-    """Return the digest of all that an answer is computed with, the same on all clients.
-
-    Args:
-        request: What was asked.
-        weights: What the client computes with, decoded.
-    """
-    facts = np.asarray(getattr(request, "label_facts", ()), np.float64)
-    told = hashlib.sha256(b"retexo masked weights 2" + request.ticket.weights_digest)
-    told.update(facts.tobytes())
-    if weights is not None:
-        told.update(array_digest(weights))
-    return told.digest()
+# ---- what a label has of an answer ---------------------------------------------------------------
 
 
 def told_form(request: Request[Any], form: Form) -> bytes:

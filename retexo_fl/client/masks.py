@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from retexo_fl.client.answers import SumFacts
-from retexo_fl.client.api import KeysAnswer, KeysRequest, MaskedAnswer, Request, Ticket
+from retexo_fl.client.api import (
+    KeysAnswer,
+    KeysRequest,
+    MaskedAnswer,
+    Request,
+    Ticket,
+    purpose_of,
+    told_weights,
+)
 from retexo_fl.client.masked_answers import (
     form_of,
     numbers_of,
-    purpose_of,
     told_form,
-    told_weights,
 )
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore

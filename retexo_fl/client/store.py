@@ -19,13 +19,12 @@ from typing import Final, Protocol
 import numpy as np
 from scipy.sparse import csr_array
 
+from retexo_fl.answer_book import AnswerBook
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.npy import open_npy, open_npz
-
-#: Of an attempt's number.
-_MOST_DIGITS: Final = 18
+from retexo_fl.line_log import LineLog
 
 _CHUNK_BYTES: Final = 2**20
 
@@ -33,12 +32,9 @@ _CHUNK_BYTES: Final = 2**20
 class ClientStore(Protocol):
     """Kept for one client and one job."""
 
-    def attempt(self) -> int:
-        """Return the highest attempt seen, 0 at first."""
-        ...
-
-    def set_attempt(self, attempt: int) -> None:
-        """Remember a newer attempt."""
+    @property
+    def book(self) -> AnswerBook:
+        """What the client has answered."""
         ...
 
     def rows(self, stage: int, digest: bytes) -> Features | None:
@@ -90,20 +86,12 @@ class MemoryStore:
     """For clients whose process lives as long as the job; keeps the latest stage."""
 
     def __init__(self) -> None:
-        self._attempt = 0
+        self.book = AnswerBook()
         self._rows: dict[tuple[int, bytes], Features] = {}
         self._weights: dict[tuple[int, bytes], np.ndarray] = {}
         self._held: dict[tuple[int, bytes], np.ndarray] = {}
         self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
         self._notes: dict[str, bytes] = {}
-
-    def attempt(self) -> int:
-        """See :class:`ClientStore`."""
-        return self._attempt
-
-    def set_attempt(self, attempt: int) -> None:
-        """See :class:`ClientStore`."""
-        self._attempt = attempt
 
     def rows(self, stage: int, digest: bytes) -> Features | None:
         """See :class:`ClientStore`."""
@@ -162,24 +150,15 @@ class FolderStore:
     Args:
         folder: Belongs to this store alone.
         durable: What is put outlives a power cut, not only the process.
+        book: Kept elsewhere; one in the folder if None.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, durable: bool = False, book: AnswerBook | None = None
+    ) -> None:
         self._folder = folder
         self._durable = durable
-
-    def attempt(self) -> int:
-        """See :class:`ClientStore`."""
-        text = self._text("attempt")
-        if text is None:
-            return 0
-        if not (text.isdecimal() and len(text) <= _MOST_DIGITS):
-            raise CheckpointError(f"{self._folder}: the file attempt is damaged")
-        return int(text)
-
-    def set_attempt(self, attempt: int) -> None:
-        """See :class:`ClientStore`."""
-        self._write("attempt", str(attempt).encode())
+        self.book = book or AnswerBook(LineLog(folder / "answers.jsonl", durable=durable))
 
     def rows(self, stage: int, digest: bytes) -> Features | None:
         """See :class:`ClientStore`."""

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
+from retexo_fl.answer_book import AnswerBook
 from retexo_fl.errors import SecureAggregationRefused
 from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived
 from retexo_fl.masking.label import Label, bound
@@ -41,8 +42,8 @@ class MaskHolder:
         self._client = client
         self._secrets = secrets
         self._publics = publics
-        #: By purpose, the last place, and a digest of what was answered there.
-        self._answered: dict[str, tuple[tuple[int, int], bytes]] = {}
+        #: Ends with the keys: under others no content has the same digest.
+        self._answers = AnswerBook()
 
     def hide(self, label: Label, numbers: Maskable) -> Maskable:
         """Return a client's numbers with all masks on.
@@ -71,14 +72,9 @@ class MaskHolder:
         tag = Poly1305(derived(self._secrets.own, b"note", label.digest))
         numbers.tell(tag.update)
         content = bound(b"retexo masked answer 1", label.digest, numbers.words, tag.finalize())
-        last = self._answered.get(label.purpose)
-        if last is None or label.order > last[0]:
-            self._answered[label.purpose] = label.order, content
-        elif last != (label.order, content):
-            raise SecureAggregationRefused(
-                f"{label.place}: this or a later sum was answered for other weights, clients "
-                "or numbers; a second answer would tell the server more than a sum"
-            )
+        place = label.attempt, label.stage, label.round, 0
+        error = SecureAggregationRefused
+        self._answers.enter(label.purpose, place, content, client=self._client, error=error)
 
     def _seed(self, label: Label, other: int) -> bytes:
         """Return what the mask with another member follows from."""

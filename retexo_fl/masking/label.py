@@ -42,11 +42,6 @@ class Label:
     weights: bytes
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Sums of a purpose follow each other in this order; a client answers each once."""
-        return self.stage, self.round
-
-    @property
     def place(self) -> str:
         """Text that no other sum of the training has."""
         return f"{self.purpose} {self.attempt}/{self.stage}/{self.round}"

@@ -109,9 +109,10 @@ class Agent:
     def hello(self, attempt: int = 1, job: str = JOB, **keys: Any) -> Any:
         return self.ask(api.HelloRequest(ticket=Ticket(job=job, attempt=attempt)), **keys)
 
-    def train(self, fill: float = 0.0, stage: int = 0) -> Any:
+    def train(self, fill: float = 0.0, stage: int = 0, number: int = 1) -> Any:
         weights = self.end.weights() + np.float32(fill)
-        return self.ask(api.TrainRequest(ticket=replace(ROUND, stage=stage), weights=weights))
+        ticket = replace(ROUND, stage=stage, round=number)
+        return self.ask(api.TrainRequest(ticket=ticket, weights=weights))
 
     def judge(self, fill: float = 0.0, nodes: str = "test") -> Any:
         weights = self.end.weights() + np.float32(fill)
@@ -306,9 +307,25 @@ IN_A_JOB = [
         limits=ONE_ROUND,
     ),
     of_agent(
-        (Agent.judge, lambda found: found.judge(1), lambda found: found.judge(2)),
+        (Agent.judge, lambda found: found.judge(1, "validation"), lambda found: found.judge(2)),
         "^client 0: stage 0: asked for more than 2 evaluations; ",
         limits=ONE_ROUND,
+    ),
+    *(
+        of_agent(
+            (Agent.train, partial(Agent.train, fill=1, number=number)),
+            rf"^train.layer 1/0/{number}: this or a later sum was answered for other weights",
+        )
+        for number in (1, 0)
+    ),
+    of_agent(
+        # Without train nodes a client judges what the last round sent out, and what came of it.
+        tuple(partial(Agent.judge, fill=fill, nodes="validation") for fill in (0, 1, 1, 2)),
+        "^evaluate.layer validation 1/0/1: this or a later sum was answered for other weights",
+    ),
+    of_agent(
+        (Agent.judge, partial(Agent.judge, fill=1)),
+        "^evaluate.layer test 1/0/1: this or a later sum was answered for other weights",
     ),
     *(
         of_agent(

@@ -358,9 +358,12 @@ def test_an_agent_answers_again_with_the_same_bytes_or_by_other_keys(tmp_path: P
             made[0].start()
             for number in (1, 2, 3):
                 assert count(1, number).lacks_keys
-        # Its new key is believed: it is of a later start. Nothing is masked as before.
+        # Its new key is believed: it is of a later start. Nothing is masked as before, and what it
+        # refused before it refuses still.
         meet(1)
-        third = count(1, 1)
+        with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+            count(1, 1)
+        third = count(1, 2)
         assert third.beside not in {first.beside, second.beside}
         # A disk that is put back has no keys, and the others notice.
         made[0].kill()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from retexo_fl.agent import admission
-from retexo_fl.agent.admission import Questions, admit
+from retexo_fl.agent.admission import admit, question_limits
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.answer_book import AnswerBook
 from retexo_fl.client import memory_estimate
-from retexo_fl.client.api import BasisRequest, EvaluateRequest, GramRequest, Ticket, TrainRequest
 from retexo_fl.client.memory_estimate import available_bytes, training_bytes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import default_values, make_config
@@ -178,86 +178,69 @@ def test_a_control_group_bounds_what_there_is(
 # ---- questions ----------------------------------------------------------------------------------
 
 
-def train(number: float, *, stage: int = 0, round_number: int = 1) -> TrainRequest:
-    ticket = Ticket(job="job-0123456789ab", attempt=1, stage=stage, round=round_number)
-    return TrainRequest(ticket=ticket, weights=np.array([number]))
+def book_of(stages: int, most_rounds: int, **keys: Any) -> AnswerBook:
+    """Return the book of a job that has answered nothing."""
+    book = AnswerBook()
+    config = make_config({name.replace("_", "-"): value for name, value in keys.items()})
+    book.limit(question_limits(config, stages=stages, most_rounds=most_rounds))
+    return book
 
 
-def judge(number: float, nodes: str = "test") -> EvaluateRequest:
-    ticket = train(0).ticket
-    return EvaluateRequest(ticket=ticket, weights=np.array([number]), nodes=nodes)
+def ask(book: AnswerBook, question: str, *place: int, weights: bytes = b"w") -> None:
+    attempt, stage, number = place
+    book.enter(question, (attempt, stage, number, 0), weights, client=3)
 
 
 def test_a_round_that_is_asked_with_other_weights_is_another_one() -> None:
-    questions = Questions(stages=2, most_rounds=2)
-    for asked in (train(1), train(2), train(1), train(2), train(1, stage=1)):
-        questions.count(asked, client=3)
-    for asked in (train(3), train(1, round_number=2)):
+    """A later attempt may ask for it; it counts as often as it differs."""
+    book = book_of(2, 2)
+    ask(book, "train.layer", 1, 0, 1)
+    ask(book, "train.layer", 2, 0, 1)
+    ask(book, "train.layer", 3, 0, 1, weights=b"v")
+    for stage in (0, 1, 1):
+        ask(book, "train.layer", 4, stage, 1)
+    for number, weights in ((1, b"u"), (2, b"w")):
         with pytest.raises(LocalProtocolError, match="^client 3: stage 0: .* more than 2 updates"):
-            questions.count(asked, client=3)
+            ask(book, "train.layer", 5, 0, number, weights=weights)
     # What was given once may be asked for again, as after a restart of the server.
-    questions.count(train(2), client=3)
-
-
-def test_other_weights_of_classes_are_another_question() -> None:
-    """They choose what is summed: by their differences a server would learn classes apart."""
-    for asked in (train(1), judge(1)):
-        questions = Questions(stages=1, most_rounds=2)
-        for fact in range(3):
-            if fact < 2 or isinstance(asked, EvaluateRequest):
-                questions.count(replace(asked, label_facts=(1.0, float(fact))), client=3)
-        with pytest.raises(LocalProtocolError, match="asked for more than"):
-            questions.count(replace(asked, label_facts=(2.0, 2.0)), client=3)
+    ask(book, "train.layer", 5, 0, 1, weights=b"v")
 
 
 def test_judgements_are_counted_like_updates() -> None:
-    questions = Questions(stages=1, most_rounds=1)
-    for asked in (judge(1, "validation"), judge(1), judge(1), train(1)):
-        questions.count(asked, client=3)
-    with pytest.raises(LocalProtocolError, match="client 3: stage 0: .* more than 2 evaluations"):
-        questions.count(judge(2), client=3)
-
-
-def test_what_nothing_was_computed_for_is_not_counted() -> None:
-    questions = Questions(stages=1, most_rounds=1)
-    for fill in range(4):
-        for asked in (train(fill), judge(fill, "validation"), judge(fill)):
-            questions.count(asked, client=3)
-            questions.take_back(asked)
-    for asked in (train(9), judge(9), judge(8)):
-        questions.count(asked, client=3)
-    with pytest.raises(LocalProtocolError, match="more than 1 updates"):
-        questions.count(train(7), client=3)
+    book = book_of(1, 1)
+    for question in ("evaluate.layer validation", "evaluate.layer test", "train.layer"):
+        for _ in range(2):
+            ask(book, question, 1, 0, 1)
+    for question in ("evaluate.layer validation", "evaluate.layer test"):
+        with pytest.raises(LocalProtocolError, match="client 3: stage 0: .* than 2 evaluations"):
+            ask(book, question, 1, 0, 2)
 
 
 def test_what_is_no_question_about_nodes_is_not_counted() -> None:
-    Questions(stages=1, most_rounds=1).count(train(1).ticket, client=3)
+    book = book_of(1, 1)
+    for number in range(5):
+        ask(book, "query.labels", 1, 7, number)
 
 
 def test_sums_of_features_are_asked_for_as_often_as_a_basis_takes() -> None:
-    questions = Questions(stages=2, most_rounds=9, most_blocks=2)
-    ticket = Ticket(job="job-0123456789ab", attempt=1)
-    mean = BasisRequest(ticket=ticket)
-    first, other = (
-        BasisRequest(ticket=replace(ticket, round=1), weights=np.full(3, fill)) for fill in (1, 2)
-    )
-    for asked in (mean, first, mean, first):
-        questions.count(asked, client=3)
-    with pytest.raises(LocalProtocolError, match="client 3: .*more than 2 sums .*basis-blocks"):
-        questions.count(other, client=3)
-    questions.count(first, client=3)
+    book = book_of(2, 9, basis="supervised", basis_blocks=2)
+    for attempt in (1, 2):
+        ask(book, "query.basis", attempt, 0, 0)
+        ask(book, "query.basis", attempt, 0, 1)
+        ask(book, "query.basis", attempt, 0, 2)
+    for stage in (0, 1):
+        with pytest.raises(LocalProtocolError, match="client 3: .*more than 3 sums .*basis-blocks"):
+            ask(book, "query.basis", 3, stage, 1, weights=b"v")
+    ask(book, "query.basis", 3, 0, 2)
     with pytest.raises(LocalProtocolError, match="more than 0 sums of features"):
-        Questions(stages=2, most_rounds=9).count(mean, client=3)
+        ask(book_of(2, 9), "query.basis", 1, 0, 0)
 
 
 def test_sums_of_products_are_asked_for_once_and_of_one_basis() -> None:
-    questions = Questions(stages=2, most_rounds=9, most_products=1)
-    ticket = Ticket(job="job-0123456789ab", attempt=1, stage=1, weights_digest=b"1" * 32)
-    asked = GramRequest(ticket=ticket)
-    for again in (asked, asked, GramRequest(ticket=replace(ticket, attempt=2))):
-        questions.count(again, client=3)
-    other = GramRequest(ticket=replace(ticket, weights_digest=b"2" * 32))
+    book = book_of(2, 9, solver="ridge")
+    for attempt in (1, 1, 2):
+        ask(book, "query.gram", attempt, 1, 0)
     with pytest.raises(LocalProtocolError, match="client 3: .*products more often than 1 time;"):
-        questions.count(other, client=3)
+        ask(book, "query.gram", 3, 1, 0, weights=b"v")
     with pytest.raises(LocalProtocolError, match="products more often than 0 times"):
-        Questions(stages=2, most_rounds=9).count(asked, client=3)
+        ask(book_of(2, 9), "query.gram", 1, 1, 0)

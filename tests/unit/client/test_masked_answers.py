@@ -28,13 +28,13 @@ from retexo_fl.client.api import (
     Ticket,
     TrainAnswer,
     TrainRequest,
+    purpose_of,
 )
 from retexo_fl.client.masked_answers import (
     COUNTER,
     answer_of_sum,
     form_of,
     numbers_of,
-    purpose_of,
     told_form,
 )
 from retexo_fl.config import make_config

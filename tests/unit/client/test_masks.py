@@ -26,11 +26,11 @@ from retexo_fl.client.api import (
     LabelsRequest,
     MaskedAnswer,
     Ticket,
+    told_weights,
 )
 from retexo_fl.client.masked_answers import (
     form_of,
     numbers_of,
-    told_weights,
 )
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import FolderStore

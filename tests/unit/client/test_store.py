@@ -20,7 +20,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStore:
 
 
 def test_new_store_knows_nothing(store: ClientStore) -> None:
-    assert store.attempt() == 0
+    assert store.book.attempt == 0
     assert store.rows(1, DIGEST) is None
     assert store.missing_peers(1, DIGEST) is None
 
@@ -28,10 +28,8 @@ def test_new_store_knows_nothing(store: ClientStore) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_store_returns_what_was_put(store: ClientStore, dtype: str) -> None:
     rows = np.arange(6, dtype=dtype).reshape(3, 2)
-    store.set_attempt(4)
     store.put_rows(1, DIGEST, rows)
     store.close_exchange(1, DIGEST, (2, 5))
-    assert store.attempt() == 4
     kept = store.rows(1, DIGEST)
     assert kept is not None
     np.testing.assert_array_equal(kept, rows)
@@ -160,13 +158,10 @@ def test_folder_store_never_returns_altered_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", [b"", bytes(200)])
 def test_folder_store_names_what_a_power_cut_left(tmp_path: Path, left: bytes) -> None:
     store = FolderStore(tmp_path)
-    store.set_attempt(1)
     store.put_rows(0, DIGEST, np.ones((2, 2)))
     store.close_exchange(0, DIGEST, ())
     for path in tmp_path.iterdir():
         path.write_bytes(left)
-    with pytest.raises(CheckpointError, match="attempt"):
-        store.attempt()
     with pytest.raises(CheckpointError, match=r"stage-0-\w+\.npy: damaged"):
         store.rows(0, DIGEST)
     with pytest.raises(CheckpointError, match=r"exchange 0 .*damaged"):
@@ -196,14 +191,14 @@ def test_folder_store_names_rows_that_it_did_not_write(tmp_path: Path, rows: np.
 
 def test_folder_store_names_files_that_cannot_be_read(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
-    store.set_attempt(1)
+    store.book.begin("job", 1, client=0)
     store.put_rows(0, DIGEST, np.ones((2, 2)))
     store.close_exchange(0, DIGEST, ())
     for path in list(tmp_path.iterdir()):
         path.unlink()
         path.mkdir()
     for read in (
-        store.attempt,
+        lambda: store.book.attempt,
         lambda: store.rows(0, DIGEST),
         lambda: store.missing_peers(0, DIGEST),
     ):
@@ -218,7 +213,7 @@ def test_folder_store_forces_files_to_the_disk_where_asked(
     seen: list[int] = []
     monkeypatch.setattr("os.fsync", seen.append)
     store = FolderStore(tmp_path, durable=durable)
-    store.set_attempt(1)
+    store.book.begin("job", 1, client=0)
     store.put_rows(0, DIGEST, np.ones((2, 2)))
     store.close_exchange(0, DIGEST, ())
     # Each file, and the folder that has its name.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -16,14 +15,16 @@ _TAIL_BYTES: Final = 2**20
 
 
 class LineLog:
-    """Lines of JSON objects (mode 0600).
+    """Lines of JSON (mode 0600).
 
     Args:
         path: Of the file; its folder is made if needed, for its owner alone.
+        durable: What is added outlives a power cut, not only the process.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
 
     def read(self) -> list[Any]:
         """Return what all whole lines say, the first one first.
@@ -45,8 +46,8 @@ class LineLog:
                 f"{self.path}: is damaged; expected a line of JSON each"
             ) from error
 
-    def add(self, entry: Mapping[str, Any]) -> None:
-        """Add a line, on the disk when this returns.
+    def add(self, entry: Any) -> None:
+        """Add a line; if durable, it is on the disk when this returns.
 
         Raises:
             CheckpointError: It could not be written.
@@ -61,8 +62,9 @@ class LineLog:
                 file.seek(0, os.SEEK_END)
                 file.write(json.dumps(entry).encode() + b"\n")
                 file.flush()
-                os.fsync(file.fileno())
-            if is_new:
+                if self._durable:
+                    os.fsync(file.fileno())
+            if is_new and self._durable:
                 force(self.path.parent)
         except OSError as error:
             raise CheckpointError(
