@@ -189,6 +189,7 @@ class GraphClient(Answering):
         partition = as_read(config.model, partition)
         self._partition = partition
         self._config = config
+        self._exchanges_in_rounds = config.traits.exchanges_in_rounds
         self._codec = update_codec(
             update_bits=config.update_bits,
             weight_bits=config.weight_bits,
@@ -439,7 +440,7 @@ class GraphClient(Answering):
     def _is_again(self, request: Request[Any]) -> bool:
         """Return whether a round was begun before, by clients of whom some lacked weights."""
         return (
-            self._config.traits.exchanges_in_rounds
+            self._exchanges_in_rounds
             and self._codec.sends_changes
             and isinstance(request, TrainRequest | EvaluateRequest)
             and not self._codec.changed(request.weights)

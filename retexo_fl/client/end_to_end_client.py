@@ -92,7 +92,7 @@ class EndToEndClient(GraphClient):
 
     def _carried_out(self, begin: Callable[[], Steps[Found]]) -> Steps[Found | None]:
         """Carry out steps; as :meth:`_computed` does where no peer waits for the rest of them."""
-        if not self._config.traits.exchanges_in_rounds:
+        if not self._exchanges_in_rounds:
             return self._computed(lambda: run_alone(begin()))
         with self._sealed():
             return (yield from begin())
@@ -112,7 +112,7 @@ class EndToEndClient(GraphClient):
             else:
                 training = moved.get("train", PeerTraffic())
                 told = replace(told, training_traffic=training, validation_traffic=validating)
-        elif self._config.traits.exchanges_in_rounds:
+        elif self._exchanges_in_rounds:
             again = self._is_again(request)
             hidden = self._masks.hide_moved(request, Moved(by_purpose=moved), again=again)
             told = replace(told, moved=hidden)
@@ -126,13 +126,13 @@ class EndToEndClient(GraphClient):
         Peers wait for the vectors of a client that lacks the weights, too. It sends some, of the
         weights that the stage starts from, and the server asks everybody again.
         """
-        if known is None and self._config.traits.exchanges_in_rounds:
+        if known is None and self._exchanges_in_rounds:
             return self._first_weights(ticket.stage, ticket.weights_digest)
         return known
 
     def _admitted(self, request: TrainRequest | EvaluateRequest) -> WholeTrainer:
         # Peers wait for the rows of a client that has no keys, too: it says so when all are sent.
-        in_rounds = self._config.traits.exchanges_in_rounds
+        in_rounds = self._exchanges_in_rounds
         self._admit_to_sum(request.ticket, without_keys=in_rounds)
         self._follow_labels(request)
         if self._whole is None:
