@@ -20,11 +20,11 @@ from retexo_fl.client.api import (
     PublishRequest,
     Request,
 )
-from retexo_fl.client.link_client import LinkClient
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import make_config
 from retexo_fl.graph.labels import LINKS
+from retexo_fl.methods.pieces.links.answers import LinkClient
 from retexo_fl.training.metrics import AveragePrecision, RocAuc
 from sims.trained import Trained
 from sims.training import train_whole

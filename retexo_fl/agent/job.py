@@ -35,10 +35,8 @@ from retexo_fl.client.api import (
     TrainRequest,
     purpose_of,
 )
-from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.edge_fit import note_unused_edges
-from retexo_fl.client.end_to_end_client import AnyAnswer, EndToEndClient
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
@@ -46,6 +44,8 @@ from retexo_fl.config import RunConfig
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.methods.clients import client_class
+from retexo_fl.methods.whole.answers import AnyAnswer, EndToEndClient
 from retexo_fl.training.rounds import Steps
 
 Answer = TypeVar("Answer")

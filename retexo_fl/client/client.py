@@ -16,13 +16,11 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.channels import Channel
+from retexo_fl.channels.base import Channel
 from retexo_fl.client.answers import (
     KEYLESS,
-    LACKING_EVALUATE,
     LACKING_MASKED,
     LACKING_PUBLISH,
-    LACKING_TRAIN,
     evaluate_answer,
     sum_facts,
     train_answer,
@@ -31,8 +29,6 @@ from retexo_fl.client.api import (
     MESSAGE_VERSION,
     Answering,
     AnswerT,
-    BasisAnswer,
-    BasisRequest,
     CollectAnswer,
     CollectRequest,
     CountsAnswer,
@@ -41,8 +37,6 @@ from retexo_fl.client.api import (
     EndRequest,
     EvaluateAnswer,
     EvaluateRequest,
-    GramAnswer,
-    GramRequest,
     HelloAnswer,
     HelloRequest,
     KeysAnswer,
@@ -50,8 +44,6 @@ from retexo_fl.client.api import (
     LabelsAnswer,
     LabelsRequest,
     PeerTraffic,
-    PredictAnswer,
-    PredictRequest,
     PublishAnswer,
     PublishRequest,
     Request,
@@ -68,15 +60,6 @@ from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
-from retexo_fl.client.prediction import count_right_nodes, predict_nodes
-from retexo_fl.client.prediction_files import (
-    Table,
-    check_folder,
-    check_written,
-    make_folder,
-    set_folder,
-    write_predictions,
-)
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.client.stage_rows import (
     layer_inputs,
@@ -110,12 +93,7 @@ from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.basis import (
-    Basis,
     BasisForm,
-    direction_sums,
-    feature_sums,
-    label_products,
-    square_sums,
 )
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.label_facts import (
@@ -125,8 +103,6 @@ from retexo_fl.training.label_facts import (
     label_sums,
 )
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
-from retexo_fl.training.recipe import Recipe
-from retexo_fl.training.ridge import gram_sums, gram_values
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
 from retexo_fl.training.sent_rows import parted_rows, sent_rows
@@ -470,53 +446,6 @@ class GraphClient(Answering):
         nodes = self._nodes
         return {use: np.asarray(nodes.labels[rows]) for use, rows in nodes.by_use.items()}
 
-    def basis(self, request: BasisRequest) -> BasisAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit_to_sum(request.ticket)
-        if not self._shape.has_basis:
-            raise LocalProtocolError("asked for a basis of the features; expected basis none")
-        facts: tuple[float, ...] = ()
-        if self._config.task == REGRESSION:
-            facts = self._checked_facts(request.label_facts)
-        known, columns = None, 1
-        if request.weights is not None:
-            known = self._basis_form.decode(request.weights)
-            columns = known.directions.shape[1] or self._shape.classes
-            if columns > self._shape.classes:
-                raise LocalProtocolError(
-                    f"a block has {columns} directions; expected at most {self._shape.classes}, "
-                    "the classes"
-                )
-        self._enter(request, request.weights)
-        found = self._computed(lambda: self._basis_sums(request, known, facts))
-        if self._masks is not None:
-            size = self._shape.features * columns
-            return self._answered(request, found, request.weights, size)
-        assert found is not None
-        key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
-        return replace(found, sums=self._basis_form.encode_sums(found.sums, key))
-
-    def _basis_sums(
-        self, request: BasisRequest, known: Basis | None, facts: tuple[float, ...]
-    ) -> BasisAnswer:
-        """Return sums over train nodes alone: how many those are at least, its owner decides."""
-        train, classes = self._nodes.train, self._shape.classes
-        rows = self._basis_rows(request.ticket)[train]
-        labels = np.asarray(self._nodes.labels[train])
-        if facts:
-            mean, scale = facts
-            labels = (labels - mean) / scale
-        squares: tuple[float, ...] = ()
-        if known is None:
-            sums = feature_sums(rows)
-            if self._masks is not None:
-                squares = square_sums(rows, labels, classes)
-        elif known.directions.shape[1]:
-            sums = direction_sums(rows, known)
-        else:
-            sums = label_products(rows, known.mean, labels, classes)
-        return BasisAnswer(sums=np.ravel(sums), examples=len(train), squares=squares)
-
     def _basis_rows(self, ticket: Ticket) -> Features:
         """Return the (N, F) rows that a basis is of."""
         if not self._shape.basis_of_sums:
@@ -726,60 +655,6 @@ class GraphClient(Answering):
             self._trainer(stage, ticket.weights_digest)
         self._mailbox.drop_decoded()
 
-    def gram(self, request: GramRequest) -> GramAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        ticket = request.ticket
-        self._admit_to_sum(ticket)
-        if not self._shape.passes_sums or ticket.stage != self._shape.layers - 1:
-            raise LocalProtocolError(
-                f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
-                "last stage"
-            )
-        inputs = self._stage_input(ticket.stage, ticket.weights_digest)
-        self._enter(request)
-        answer = self._computed(lambda: self._gram_sums(ticket.stage, inputs))
-        size = gram_values(self._shape.read_width, self._shape.classes)
-        return self._answered(request, answer, size=size)
-
-    def _gram_sums(self, stage: int, inputs: StageInput) -> GramAnswer:
-        train = self._nodes.train
-        rows = read_rows(self._shape, stage, inputs)[train]
-        sums = gram_sums(rows, np.asarray(self._nodes.labels[train]), self._shape.classes)
-        return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
-
-    def train_layer(self, request: TrainRequest) -> TrainAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit_to_sum(request.ticket)
-        self._follow_labels(request)
-        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
-        start = self._start(request, trainer.num_weights)
-        if start is None:
-            return self._lacking(LACKING_TRAIN)
-        weights, correction = start
-        update = self._computed(
-            lambda: trainer.update(
-                weights,
-                round_number=request.ticket.round,
-                dropout=self._config.dropout,
-                correction=correction,
-            )
-        )
-        return self._train_answer(request, update, weights)
-
-    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit_to_sum(request.ticket)
-        self._follow_labels(request)
-        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
-        weights = self._weights(request, trainer.num_weights)
-        if weights is None:
-            return self._lacking(LACKING_EVALUATE)
-        tally = self._computed(lambda: trainer.evaluate(weights, request.nodes))
-        answer = self._judged(request, tally, weights)
-        if request.last:
-            self._forget()
-        return answer
-
     def _judged(
         self, request: EvaluateRequest, tally: Tally | None, weights: np.ndarray
     ) -> EvaluateAnswer:
@@ -795,50 +670,6 @@ class GraphClient(Answering):
         of_numbers = self._config.task == REGRESSION
         value = Score.of(found, self._made.recipe.metric, counts_right=not of_numbers).value
         return () if value is None else (value,)
-
-    def predict(self, request: PredictRequest) -> PredictAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit_to_sum(request.ticket)
-        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
-        self._check_weights(request.ticket, request.weights, trainer.num_weights)
-        if self._predictions is None or request.ticket.stage != self._shape.stages - 1:
-            raise LocalProtocolError(
-                f"stage {request.ticket.stage}: got a request for predictions; expected the last "
-                "stage, and a folder to write them to"
-            )
-        folder = set_folder(self._predictions, request.set_name)
-        if request.set_name:
-            make_folder(folder)
-        # Before data is read: who has nothing to write must not be told apart.
-        check_folder(folder)
-        self._enter(request, request.weights)
-        found = self._computed(lambda: self._checked(self._predicted(trainer, request), request))
-        predictions, answer = found or (None, None)
-        if answer is not None and "nodes" not in self._uses:
-            answer = replace(answer, nodes=0)
-        answer = self._answered(request, answer, request.weights)
-        if predictions is not None:
-            write_predictions(folder, self._partition.client, predictions, request.form)
-        if self._masks is None:
-            self._forget()
-        return answer
-
-    def _checked(
-        self, found: tuple[Table, PredictAnswer], request: PredictRequest
-    ) -> tuple[Table, PredictAnswer]:
-        """Return predictions that can be written down as they are asked for."""
-        check_written(found[0], request.form, client=self._partition.client)
-        return found
-
-    def _predicted(
-        self, trainer: StageTrainer, request: PredictRequest
-    ) -> tuple[Table, PredictAnswer]:
-        """Predict all inner nodes; count how many are right."""
-        assert isinstance(trainer, LayerTrainer)
-        outputs = trainer.logits(request.weights)
-        recipe = Recipe.of(self._config, request.label_facts)
-        predictions = predict_nodes(self._partition, outputs, request.label_facts)
-        return predictions, count_right_nodes(self._nodes, outputs, recipe)
 
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
-from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.log_lines import DeviceLog
 from retexo_fl.client.memory_estimate import available_bytes, rows_bytes
@@ -28,6 +27,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.devices.names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
+from retexo_fl.methods.clients import client_class
 from retexo_fl.updates import UpdateCodec
 
 #: Set by the command line to a folder that it removes when the run is over.

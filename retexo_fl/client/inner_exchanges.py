@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from retexo_fl.channels import BlockKey, Channel
+from retexo_fl.channels.base import BlockKey, Channel
 from retexo_fl.client.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, TrainRequest
 from retexo_fl.client.headers import InnerBlock, RoundName
 from retexo_fl.client.inner_vectors import fixed_outgoing, vectors_received

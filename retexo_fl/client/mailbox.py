@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from retexo_fl.channels import Channel
+from retexo_fl.channels.base import Channel
 from retexo_fl.client.api import Ticket, Traffic
 from retexo_fl.client.headers import StageExchange
 from retexo_fl.client.peer_exchange import PeerExchange

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from retexo_fl.channels import BlockKey, Channel
+from retexo_fl.channels.base import BlockKey, Channel
 from retexo_fl.client.api import Traffic
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.errors import RemoteProtocolError

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from retexo_fl.channels import BlockKey
+from retexo_fl.channels.base import BlockKey
 from retexo_fl.client.api import Traffic
 from retexo_fl.exchange import BlockHeader, FixedVectors
 

@@ -1,6 +1,6 @@
 """The configuration of a run: flat keys, checked once, after which no dictionary travels."""
 
-from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS, shown
+from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS
 from retexo_fl.config.file import read_config_file
 from retexo_fl.config.goals import GOALS
 from retexo_fl.config.keys import Scalar
@@ -34,7 +34,7 @@ from retexo_fl.config.run_config import (
     panels,
     parse_value,
 )
-from retexo_fl.config.value_forms import DEVICES, LINK, LINK_EXPECTED, LINK_PROFILES, LINKS
+from retexo_fl.config.value_forms import DEVICES, LINK, LINK_EXPECTED, LINK_PROFILES, LINKS, shown
 
 __all__ = [
     "AUTO_FEATURES",

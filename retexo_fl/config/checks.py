@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS
-from retexo_fl.config.goals import AUTO, check_goal
+from retexo_fl.config.goals import check_goal
 from retexo_fl.config.keys import KeyInfo
+from retexo_fl.config.value_forms import shown
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.methods.pieces.basis.keys import check_basis
+from retexo_fl.methods.pieces.links.keys import check_links
+from retexo_fl.methods.pieces.local_steps.keys import check_local_steps
+from retexo_fl.methods.ridge.keys import check_ridge
 from retexo_fl.units import counted
 
 #: Keys that say where on this machine a graph lies.
@@ -28,8 +33,6 @@ _WITH_HEADS: Final = frozenset(
 )
 #: Of two clients each knows the other's part of a sum.
 _LEAST_MASKED: Final = 3
-#: Characters of a refused value that an error repeats.
-_MOST_SHOWN: Final = 60
 
 
 def check_alone(key: str, value: object, info: KeyInfo, wanted: type) -> None:
@@ -73,11 +76,9 @@ def check_together(values: Mapping[str, Any]) -> None:
             "expected a multiple of heads"
         )
     check_goal(values)
-    _check_steps(values)
-    _check_lean(values)
-    _check_solver(values)
-    if values["task"] == "links":
-        _check_links(values)
+    _check_row_bits(values)
+    for check in (check_local_steps, check_basis, check_ridge, check_links):
+        check(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
     if values["secure-aggregation"] == "masked":
@@ -103,46 +104,8 @@ def _check_other_engine(values: Mapping[str, Any]) -> None:
         )
 
 
-def _check_steps(values: Mapping[str, Any]) -> None:
-    """Check what only one local step, or only several, can do."""
-    steps = values["local-steps"]
-    if values["optimizer"] != "adam" and steps > 1:
-        raise ConfigurationError(
-            f"optimizer: {values['optimizer']} does not go with local-steps {steps}, which send "
-            "changes of the weights; expected local-steps 1, or server-optimizer"
-        )
-    if values["server-optimizer"] != "mean" and steps == 1:
-        raise ConfigurationError(
-            f"server-optimizer: {values['server-optimizer']} does not go with local-steps 1, which "
-            "sends gradients; expected local-steps above 1, or optimizer"
-        )
-    for key, unset in (("proximal-mu", 0), ("local-correction", "none")):
-        if values[key] != unset and steps == 1:
-            raise ConfigurationError(
-                f"{key}: {values[key]} changes nothing with local-steps 1, which sends gradients; "
-                f"expected {unset}, or local-steps above 1"
-            )
-    if values["local-correction"] == "scaffold":
-        _check_scaffold(values)
-
-
-def _check_scaffold(values: Mapping[str, Any]) -> None:
-    """Check what the server must be able to read off a change of the weights."""
-    for key, expected, why in (
-        ("local-optimizer", "sgd", "whose steps are not multiples of gradients"),
-        ("proximal-mu", 0, "whose pull would count as a gradient"),
-        ("aggregator", "mean", "since corrections are means in any case"),
-        ("weight-bits", 32, "which sends all clients the same"),
-    ):
-        if values[key] != expected:
-            raise ConfigurationError(
-                f"local-correction: scaffold does not go with {key} {shown(values[key])}, {why}; "
-                f"expected {key} {expected}, or local-correction none"
-            )
-
-
-def _check_lean(values: Mapping[str, Any]) -> None:
-    """Check what makes updates, features and vectors smaller."""
+def _check_row_bits(values: Mapping[str, Any]) -> None:
+    """Check what makes vectors smaller."""
     if values["row-bits"] < 32:
         for key, expected in (("algorithm", "lazy"), ("codec", "lossless")):
             if values[key] != expected:
@@ -150,61 +113,6 @@ def _check_lean(values: Mapping[str, Any]) -> None:
                     f"row-bits: {values['row-bits']} does not go with {key} {values[key]}; "
                     f"expected 32, or {key} {expected}"
                 )
-    if values["basis"] != "none" and values["algorithm"] != "lazy":
-        raise ConfigurationError(
-            f"basis: {values['basis']} does not go with algorithm {values['algorithm']}; expected "
-            "none, or algorithm lazy"
-        )
-
-
-def _check_solver(values: Mapping[str, Any]) -> None:
-    """Check what a last layer that is solved for cannot do."""
-    if values["solver"] == "rounds":
-        return
-    expected = {
-        "algorithm": ("lazy",),
-        "task": ("classes",),
-        "loss": ("cross-entropy", AUTO),
-        "aggregator": ("mean",),
-        "class-weights": ("none",),
-        "local-steps": (1,),
-        # Sums are asked for once: who misses that has no later round to catch up in.
-        "min-clients": (0,),
-    }
-    for key, fitting in expected.items():
-        if values[key] not in fitting:
-            raise ConfigurationError(
-                f"solver: {values['solver']} does not go with {key} {shown(values[key])}; expected "
-                f"rounds, or {key} {fitting[0]}"
-            )
-
-
-def _check_links(values: Mapping[str, Any]) -> None:
-    """Check what a training on edges cannot do."""
-    for key, expected in {
-        "algorithm": "lazy",
-        "solver": "rounds",
-        "basis": "none",
-        "warm-start": False,
-        "edges-are": "undirected",
-        # Of a sum that a peer would send, or add up, no node's own row is known.
-        "boundary-plan": "rows",
-        "missing-peers": "wait",
-    }.items():
-        if values[key] != expected:
-            raise ConfigurationError(
-                f"{key}: {shown(values[key])} does not go with task links; expected "
-                f"{str(expected).lower()}"
-            )
-    if values["codec"] == "fixed":
-        raise ConfigurationError(
-            "codec: fixed does not go with task links, whose rows are not summed; expected lossless"
-        )
-    if values["split"].partition(":")[0] not in {AUTO, "random"}:
-        raise ConfigurationError(
-            f"split: {shown(values['split'])} does not go with task links, which splits edges by a "
-            f"hash of their ends; expected {AUTO}, or random:TRAIN/VAL/TEST"
-        )
 
 
 def _check_masked(values: Mapping[str, Any]) -> None:
@@ -288,9 +196,3 @@ def _check_deployed(values: Mapping[str, Any]) -> None:
                 f"{key}: {shown(values[key])} does not go with engine deployment, whose agents "
                 "hold the parts; expected no value"
             )
-
-
-def shown(value: object) -> str:
-    """Return a refused value as an error repeats it."""
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

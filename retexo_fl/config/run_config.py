@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS, Algorithm
-from retexo_fl.config.checks import check_alone, check_together, shown
+from retexo_fl.config.checks import check_alone, check_together
 from retexo_fl.config.goals import GOALS, loss_name, metric_name, split_name
 from retexo_fl.config.keys import (
     KeyInfo,
@@ -47,6 +47,7 @@ from retexo_fl.config.value_forms import (
     METRIC,
     PARTITIONER,
     SPLIT,
+    shown,
 )
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name

@@ -35,6 +35,8 @@ class ValueForm:
         return self.extensible and is_plugin(text) and text.partition(":")[0] not in self.names
 
 
+#: Characters of a refused value that an error repeats.
+_MOST_SHOWN: Final = 60
 PARTITIONER: Final = ValueForm(
     pattern=re.compile(r"random|metis|louvain|one-node|(file|attribute):.+", re.DOTALL),
     names=frozenset({"random", "metis", "louvain", "file", "attribute"}),
@@ -168,3 +170,9 @@ LINKS: Final = ValueForm(
     brief=f"{', '.join(LINK_PROFILES)}, rate:10mbit/delay:50ms/loss:0.01, or FILE.toml",
     extensible=False,
 )
+
+
+def shown(value: object) -> str:
+    """Return a refused value as an error repeats it."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

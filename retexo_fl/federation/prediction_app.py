@@ -19,8 +19,8 @@ from retexo_fl import errors
 from retexo_fl.config import make_config
 from retexo_fl.errors import EngineFailed, RetexoError
 from retexo_fl.federation.checkpoints import replace_file
-from retexo_fl.federation.prediction_loop import PredictionLoop
 from retexo_fl.federation.trained_model import read_trained_model
+from retexo_fl.methods.predict.script import PredictionLoop
 from retexo_fl.run_log.events import Event, event_values
 
 EVENTS_NAME: Final = "events.jsonl"

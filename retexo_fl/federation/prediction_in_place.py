@@ -24,10 +24,10 @@ from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.federation.checkpoints import replace_file
 from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask
-from retexo_fl.federation.prediction_loop import PredictionLoop
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.file_lock import locked_folder
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.predict.script import PredictionLoop
 from retexo_fl.outlet import standard_error
 from retexo_fl.progress.prediction import PredictionTable
 from retexo_fl.run_log.events import Event, event_values

@@ -47,15 +47,15 @@ from retexo_fl.federation.asking import (
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.opening import Joined, open_training
-from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Untold, untold_bytes
 from retexo_fl.federation.rounds.exchange import Exchanged
-from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.stage_loop import StageLoop
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.pieces.basis.script import find_basis
+from retexo_fl.methods.ridge.script import solve_last
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.selection import Score
 from retexo_fl.units import clients_named, counted

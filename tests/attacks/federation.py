@@ -29,12 +29,12 @@ from retexo_fl.client.api import (
     TrainRequest,
     answer_class,
 )
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import DATA_PATH_KEYS, config_values, make_config
 from retexo_fl.errors import RetexoError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.updates import MaskedUpdates, with_zeros
 from tests.support.adversary import KEYS, Adversary
 from tests.support.agents import ROSTER, AgentProcess, agents, agree
@@ -232,7 +232,7 @@ def _copies(
     server: Adversary,
     of_one: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     without: Collection[int] = (),
-) -> tuple[list[GraphClient], list[MemoryStore]]:
+) -> tuple[list[LazyClient], list[MemoryStore]]:
     """Return clients as those of a server, in this process and not masked, and what they keep.
 
     All but those ``without`` have sent their rows.
@@ -241,7 +241,7 @@ def _copies(
     values = {**config_values(server.config), "secure-aggregation": "none", "engine": "inline"}
     channel = MemoryChannel()
     copies = [
-        GraphClient(
+        LazyClient(
             part,
             make_config({**values, **of_one.get(part.client, {})}),
             job=server.job,

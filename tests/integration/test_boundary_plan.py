@@ -11,12 +11,12 @@ import pytest
 
 from retexo_fl.channels import MemoryChannel, SpoolChannel
 from retexo_fl.client.api import CollectRequest, PublishRequest, Ticket, chain_digest
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.lazy.answers import LazyClient
 from tests.integration.test_missing_peers import LosingChannel
 from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
@@ -150,7 +150,7 @@ def test_two_ends_with_different_plans_refuse_each_other(tmp_path: Path) -> None
     channel = MemoryChannel()
     ticket = Ticket(job="job", attempt=1, weights_digest=chain_digest(b"", None))
     clients = [
-        GraphClient(part, config, job="job", channel=channel, store=MemoryStore())
+        LazyClient(part, config, job="job", channel=channel, store=MemoryStore())
         for part, config in zip(make_parts(configs[0]), configs, strict=True)
     ]
     for client in clients:

@@ -17,7 +17,6 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.client.end_to_end_client import EndToEndClient
 from retexo_fl.client.headers import RoundName
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.mailbox import Mailbox
@@ -26,6 +25,7 @@ from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import FixedVectors, Vectors, to_dense
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.methods.whole.answers import EndToEndClient
 from retexo_fl.simulation.interleaved import run_round
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from tests.integration.test_missing_peers import LosingChannel

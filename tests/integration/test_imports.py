@@ -17,7 +17,7 @@ from tests.support.commands import ROOT, environment
 NOT_NEEDED = (
     "numba",
     "retexo_fl.channels.roster",
-    "retexo_fl.federation.prediction_loop",
+    "retexo_fl.methods.predict.script",
     "scipy.sparse.csgraph",
     "sklearn",
     "torch._dynamo",

@@ -13,10 +13,10 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.client.api import Ticket, TrainRequest
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import load_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import LocalProtocolError
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.schedule import Schedule
 from tests.support.cli import CommandLine
 from tests.support.predictions import SMALL, write_small
@@ -134,7 +134,7 @@ def test_corrections_take_the_bytes_that_were_predicted(tmp_path: Path, algorith
 def test_a_client_that_is_sent_no_correction_says_so(tmp_path: Path) -> None:
     config = configured(tmp_path, **{**KEYS, "clients": 1, "layers": 1}, **SCAFFOLD)
     (part,) = load_parts(config)
-    client = GraphClient(part, config, job="job", channel=MemoryChannel(), store=MemoryStore())
+    client = LazyClient(part, config, job="job", channel=MemoryChannel(), store=MemoryStore())
     ticket = Ticket(job="job", attempt=1, round=2)
     client._store.close_exchange(0, b"", ())
     weights = Schedule(shape=client.shape).initial(0, seed=0)

@@ -31,7 +31,6 @@ from retexo_fl.channels.owner_secret import OwnerSecret
 from retexo_fl.channels.owner_words import Signature
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.client.api import ClientApi, CollectRequest, PublishRequest, Request
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import make_config
@@ -43,6 +42,7 @@ from retexo_fl.masking.keys import KEY_BYTES, Counters
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.past_cohorts import Brought, PastCohort, PastCohorts
 from retexo_fl.masking.streams import Sums
+from retexo_fl.methods.lazy.answers import LazyClient
 from tests.support.adversary import KEYS, Adversary
 from tests.support.agents import ROSTER
 from tests.support.loopback import make_members
@@ -528,7 +528,7 @@ class History:
             version = self._versions.get(c, 0)
             told = {**values, **(OTHER_CONFIGURATION if c == odd else {})}
             part = part_of(self._clients, c, version, self._roles[c])
-            client = GraphClient(
+            client = LazyClient(
                 part, make_config(told), job=name, channel=channel, store=MemoryStore()
             )
             identity = self._files.identities[c]

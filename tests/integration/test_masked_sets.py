@@ -46,6 +46,7 @@ from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.masking.agreement import Agreement, Cohort, simulated
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.layer_trainer import LayerTrainer
 from tests.support import adversary
 from tests.support.adversary import Adversary
@@ -356,7 +357,7 @@ def in_the_clear(server: Adversary) -> tuple[int, Traffic, Traffic]:
     channel, ticket = MemoryChannel(), server.ticket()
     ticket = replace(ticket, weights_digest=chain_digest(b"", None))
     clients = [
-        GraphClient(part, config, job=ticket.job, channel=channel, store=MemoryStore())
+        LazyClient(part, config, job=ticket.job, channel=channel, store=MemoryStore())
         for part in server.parts
     ]
     sent = [client.ask(PublishRequest(ticket=ticket)) for client in clients]

@@ -152,14 +152,14 @@ def test_a_client_answers_no_products_that_it_does_not_solve_with() -> None:
 def test_false_products_end_the_run_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, error: type[Exception], told: str
 ) -> None:
-    from retexo_fl.client.client import GraphClient
+    from retexo_fl.methods.ridge.answers import RidgeClient
 
-    answer = GraphClient.gram
+    answer = RidgeClient.gram
 
-    def lying(client: GraphClient, request: GramRequest) -> Any:
+    def lying(client: RidgeClient, request: GramRequest) -> Any:
         honest = answer(client, request)
         return change(honest) if client.plan.client == 1 else honest
 
-    monkeypatch.setattr(GraphClient, "gram", lying)
+    monkeypatch.setattr(RidgeClient, "gram", lying)
     with pytest.raises(error, match=f"client 1: .*{told}"):
         train(tmp_path / "run", **ONE_SHOT, clients=3)

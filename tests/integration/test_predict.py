@@ -28,9 +28,10 @@ from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutcome
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan, hash_keys, write_partitions
+from retexo_fl.methods.lazy.answers import LazyClient
+from retexo_fl.methods.predict.script import PredictionLoop, PredictionOutcome
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.integration.test_missing_peers import LosingChannel
 from tests.support.cli import PROGRAM, CommandLine, environment
@@ -485,7 +486,7 @@ def predict_with(
     def find(context: Context, ticket: Ticket) -> GraphClient:
         index = client_index(context)
         if index not in clients:
-            clients[index] = GraphClient(
+            clients[index] = LazyClient(
                 parts[index],
                 config,
                 job=ticket.job,

@@ -51,7 +51,7 @@ def asking(parts: list[GraphPartition], client: int) -> Ask:
     def ask(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         flat = np.concatenate([weight.ravel(), bias]).astype(np.float32)
         ticket = replace(TICKET, round=next(rounds))
-        answer = asked.train_layer(TrainRequest(ticket=ticket, weights=flat))
+        answer = asked.ask(TrainRequest(ticket=ticket, weights=flat))
         found = with_zeros(answer.update_sum)
         return found[: weight.size].reshape(weight.shape), found[weight.size :]
 

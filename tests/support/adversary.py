@@ -29,7 +29,6 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.masked_answers import form_of
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
@@ -41,6 +40,7 @@ from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.keys import Counters, signed_text
 from retexo_fl.masking.label import rows_of
 from retexo_fl.masking.streams import Sums
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.loopback import make_members
@@ -126,7 +126,7 @@ class Adversary:
         written = [folder / f"predictions-{part.client}" for part in parts]
         for part, identity in zip(parts, identities, strict=True):
             told = make_config({**values, **of_one.get(part.client, {})})
-            client = GraphClient(
+            client = LazyClient(
                 part,
                 told,
                 job=JOB,

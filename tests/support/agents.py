@@ -23,12 +23,12 @@ from retexo_fl.config import DATA_PATH_KEYS, RunConfig, config_values, make_conf
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.federation import make_client_app
 from retexo_fl.federation.prediction_in_place import InPlaceTask, predict_in_place
-from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutcome
 from retexo_fl.federation.server_app import Listener, run_training
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.files import write_whole
 from retexo_fl.graph import GraphPartition, write_partitions
 from retexo_fl.masking.agreement import LEAST
+from retexo_fl.methods.predict.script import PredictionLoop, PredictionOutcome
 from tests.support.commands import environment, program
 from tests.support.host import Host
 from tests.support.loopback import make_members

@@ -176,6 +176,7 @@ def _client_app(federation: Federation, config: RunConfig, client: int) -> Clien
     from retexo_fl.client.store import FolderStore
     from retexo_fl.federation.client_handlers import build_client_app
     from retexo_fl.graph import open_partition
+    from retexo_fl.methods.lazy.answers import LazyClient
 
     part = open_partition(federation.part(client))
     clients: dict[str, GraphClient] = {}
@@ -183,7 +184,7 @@ def _client_app(federation: Federation, config: RunConfig, client: int) -> Clien
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
         assert context.node_config["partition-id"] == client
         if ticket.job not in clients:
-            clients[ticket.job] = GraphClient(
+            clients[ticket.job] = LazyClient(
                 part,
                 config,
                 job=ticket.job,

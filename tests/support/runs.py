@@ -20,6 +20,7 @@ from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.ledger import OF_COHORT, Account, TrafficLedger, Volume
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
@@ -66,7 +67,7 @@ def train_over(config: RunConfig, channel: Channel) -> None:
     def find(context: Context, ticket: Ticket) -> GraphClient:
         index = client_index(context)
         if index not in clients:
-            clients[index] = GraphClient(
+            clients[index] = LazyClient(
                 parts[index], config, job=ticket.job, channel=channel, store=MemoryStore()
             )
         return clients[index]

@@ -34,10 +34,10 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation import checkpoint_writer
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.prediction_loop import PredictionLoop
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import open_partition
+from retexo_fl.methods.predict.script import PredictionLoop
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.agents import agents

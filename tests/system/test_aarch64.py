@@ -62,7 +62,7 @@ IMPORTS = (
     "flwr.supernode.cli.flwr_clientapp",
     "flwr.supercore.cli.flower_superexec",
     "clients.app",
-    "retexo_fl.client.end_to_end_client",
+    "retexo_fl.methods.whole.answers",
     "retexo_fl.cli",
 )
 

@@ -73,7 +73,7 @@ def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:
 
 def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
     script = (
-        "import sys, retexo_fl.cli, retexo_fl.agent.process, retexo_fl.client.end_to_end_client\n"
+        "import sys, retexo_fl.cli, retexo_fl.agent.process, retexo_fl.methods.whole.answers\n"
         "print(*sorted(sys.modules))"
     )
     done = subprocess.run(

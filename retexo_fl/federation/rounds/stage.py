@@ -25,9 +25,9 @@ from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import check_own
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.federation.rounds.control_variates import ControlVariates
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.graph.labels import REGRESSION
+from retexo_fl.methods.pieces.local_steps.script import ControlVariates
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally

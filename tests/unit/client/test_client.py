@@ -16,7 +16,6 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import FolderStore, MemoryStore
 from retexo_fl.config import RunConfig, make_config
@@ -25,6 +24,7 @@ from retexo_fl.errors import (
     PartitionError,
 )
 from retexo_fl.graph import GraphPartition
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.edge_lists import cut_edges, with_cut_edges
 
@@ -37,15 +37,15 @@ def parts() -> list[GraphPartition]:
     return make_parts(CONFIG)
 
 
-def pair(parts: list[GraphPartition], config: RunConfig = CONFIG) -> list[GraphClient]:
+def pair(parts: list[GraphPartition], config: RunConfig = CONFIG) -> list[LazyClient]:
     channel = MemoryChannel()
     return [
-        GraphClient(part, config, job="job-1", channel=channel, store=MemoryStore())
+        LazyClient(part, config, job="job-1", channel=channel, store=MemoryStore())
         for part in parts
     ]
 
 
-def exchange(clients: list[GraphClient], ticket: Ticket = FIRST) -> None:
+def exchange(clients: list[LazyClient], ticket: Ticket = FIRST) -> None:
     for client in clients:
         client.publish(PublishRequest(ticket=ticket))
     for client in clients:
@@ -101,7 +101,7 @@ def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]
     other = make_parts(make_config({"clients": 2, "seed": 1}))
     channel = MemoryChannel()
     mixed = [
-        GraphClient(part, CONFIG, job="job-1", channel=channel, store=MemoryStore())
+        LazyClient(part, CONFIG, job="job-1", channel=channel, store=MemoryStore())
         for part in (parts[0], other[1])
     ]
     for client in mixed:
@@ -141,8 +141,8 @@ def test_a_client_may_move_to_another_process_between_messages(
 ) -> None:
     """A new object for every message, sharing only folders, answers as one that stays."""
 
-    def moved(index: int) -> GraphClient:
-        return GraphClient(
+    def moved(index: int) -> LazyClient:
+        return LazyClient(
             parts[index],
             CONFIG,
             job="job-1",
@@ -175,8 +175,8 @@ def test_a_client_may_move_to_another_process_between_messages(
 
 def test_last_evaluation_forgets_the_job(parts: list[GraphPartition], tmp_path: Path) -> None:
     channel, store = SpoolChannel(tmp_path / "spool"), FolderStore(tmp_path / "store")
-    one = GraphClient(parts[0], CONFIG, job="job-1", channel=channel, store=store)
-    other = GraphClient(parts[1], CONFIG, job="job-1", channel=channel, store=MemoryStore())
+    one = LazyClient(parts[0], CONFIG, job="job-1", channel=channel, store=store)
+    other = LazyClient(parts[1], CONFIG, job="job-1", channel=channel, store=MemoryStore())
     exchange([one, other])
     answer = one.evaluate_layer(
         EvaluateRequest(ticket=FIRST, weights=weights(), nodes="test", last=True)
@@ -192,10 +192,10 @@ def test_predict_writes_all_inner_nodes_and_forgets_the_job(
     config = make_config({"clients": 2, "hidden": 8, "model": "gcn", "layers": 1})
     store = FolderStore(tmp_path / "store")
     channel = MemoryChannel()
-    one = GraphClient(
+    one = LazyClient(
         parts[0], config, job="job-1", channel=channel, store=store, predictions=tmp_path
     )
-    other = GraphClient(parts[1], config, job="job-1", channel=channel, store=MemoryStore())
+    other = LazyClient(parts[1], config, job="job-1", channel=channel, store=MemoryStore())
     exchange([one, other])
     last = weights(config)
     test = one.evaluate_layer(EvaluateRequest(ticket=FIRST, weights=last, nodes="test"))
@@ -215,7 +215,7 @@ def test_predict_writes_all_inner_nodes_and_forgets_the_job(
 def test_predictions_of_a_stage_before_the_last_are_refused(
     parts: list[GraphPartition], tmp_path: Path
 ) -> None:
-    client = GraphClient(
+    client = LazyClient(
         parts[0],
         CONFIG,
         job="job-1",

@@ -45,7 +45,7 @@ def test_workers_share_parts_and_vectors_through_the_folder(temporary: Path) -> 
     for worker, client in ((other, 0), (one, 1)):
         found = worker.find(CONFIG, job="job-1", client=client, run_id=7)
         assert found.collect(CollectRequest(ticket=TICKET)).complete
-        answer = found.train_layer(TrainRequest(ticket=TICKET, weights=weights()))
+        answer = found.ask(TrainRequest(ticket=TICKET, weights=weights()))
         assert answer.examples > 0
     folder = temporary / f"retexo-fl-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -60,11 +60,11 @@ def test_last_client_to_leave_removes_what_they_shared(temporary: Path) -> None:
     for client in clients:
         client.collect(CollectRequest(ticket=TICKET))
     last = EvaluateRequest(ticket=TICKET, weights=weights(), nodes="test", last=True)
-    clients[0].evaluate_layer(last)
+    clients[0].ask(last)
     scratch = temporary / f"retexo-fl-{os.getuid()}" / "7"
     assert not (scratch / "parts" / "part-0").exists()
     assert (scratch / "parts" / "part-1").exists()
-    clients[1].evaluate_layer(last)
+    clients[1].ask(last)
     assert not scratch.exists()
 
 

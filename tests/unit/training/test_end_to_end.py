@@ -19,7 +19,6 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.client.end_to_end_client import EndToEndClient
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.headers import RoundName
 from retexo_fl.client.preparation import make_parts
@@ -31,6 +30,7 @@ from retexo_fl.graph.sources.synthetic import make_synthetic
 from retexo_fl.layers.base import LayerShape, StageInput
 from retexo_fl.layers.gcn import GcnLayer
 from retexo_fl.layers.sage import SageLayer
+from retexo_fl.methods.whole.answers import EndToEndClient
 from retexo_fl.simulation.interleaved import run_round
 from retexo_fl.training.boundary_rows import BoundaryRows
 from retexo_fl.training.boundary_sampling import BoundarySampling, read_numbers

@@ -13,7 +13,6 @@ from retexo_fl.client.api import (
     PublishRequest,
     Ticket,
 )
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.prediction import MOST_SUGGESTED, predict_links
 from retexo_fl.client.prediction_files import LinkPredictions
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
@@ -22,6 +21,7 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.plan.stage_edges import StageEdges
+from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.label_facts import uses_of
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
@@ -29,8 +29,8 @@ from retexo_fl.training.link_trainer import LinkTrainer, group_size
 from retexo_fl.training.stage_model import num_weights
 
 
-class LinkClient(GraphClient):
-    """Answers as :class:`GraphClient` does; what it counts are pairs of nodes.
+class LinkClient(LazyClient):
+    """Answers as a :class:`.LazyClient` does; what it counts are pairs of nodes.
 
     Layers read train edges alone. Rows cross along all edges, since both clients of an edge between
     them need the rows of both of its ends. Before stage 0 features cross, and nothing is trained;

@@ -1,0 +1,1 @@
+"""Ways of training: a folder each, and the pieces that they share."""

@@ -1,0 +1,1 @@
+"""Lazy message passing: layer by layer, rows cross once before each."""

@@ -1,0 +1,1 @@
+"""A basis of the features, found from sums before anything crosses."""

@@ -1,0 +1,1 @@
+"""Training on edges: rows cross one stage ahead."""

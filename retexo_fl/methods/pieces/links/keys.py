@@ -1,0 +1,44 @@
+"""What a training on edges demands of other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retexo_fl.config.goals import AUTO
+from retexo_fl.config.value_forms import shown
+from retexo_fl.errors import ConfigurationError
+
+
+def check_links(values: Mapping[str, Any]) -> None:
+    """Check what a training on edges cannot do.
+
+    Raises:
+        ConfigurationError: Two keys contradict each other; the message names both.
+    """
+    if values["task"] != "links":
+        return
+    for key, expected in {
+        "algorithm": "lazy",
+        "solver": "rounds",
+        "basis": "none",
+        "warm-start": False,
+        "edges-are": "undirected",
+        # Of a sum that a peer would send, or add up, no node's own row is known.
+        "boundary-plan": "rows",
+        "missing-peers": "wait",
+    }.items():
+        if values[key] != expected:
+            raise ConfigurationError(
+                f"{key}: {shown(values[key])} does not go with task links; expected "
+                f"{str(expected).lower()}"
+            )
+    if values["codec"] == "fixed":
+        raise ConfigurationError(
+            "codec: fixed does not go with task links, whose rows are not summed; expected lossless"
+        )
+    if values["split"].partition(":")[0] not in {AUTO, "random"}:
+        raise ConfigurationError(
+            f"split: {shown(values['split'])} does not go with task links, which splits edges by a "
+            f"hash of their ends; expected {AUTO}, or random:TRAIN/VAL/TEST"
+        )

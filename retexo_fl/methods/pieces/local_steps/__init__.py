@@ -1,0 +1,1 @@
+"""Several local steps a round, and what corrects them."""

@@ -1,0 +1,1 @@
+"""The last layer by ridge regression, from sums; layers before it pass sums of rows on."""
