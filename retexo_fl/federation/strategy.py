@@ -11,8 +11,8 @@
 With ``solver = ridge`` no stage has rounds: after the exchanges of all stages clients add up
 products, from which the last layer follows.
 
-A stage that loses patience leaves its last weights unevaluated. Where weights travel as changes,
-publish and collect go in the messages of the first round.
+A stage that ``patience`` has stopped does not validate its last weights. Where the server sends
+changes of weights, the exchange is not asked for by itself but in the first round's messages.
 
 Algorithms that train end to end have one stage, which holds all layers.
 
@@ -92,7 +92,9 @@ class Follower:
 
 
 class LazyMessagePassing(Strategy):
-    """Trains stage by stage; a round of a stage passes no messages between clients.
+    """Trains one stage after the other, by any algorithm.
+
+    With ``lazy`` clients exchange rows before the rounds of a stage, and not within them.
 
     :meth:`start` trains the next stage, in ``retexo run`` as in a ServerApp of your own::
 

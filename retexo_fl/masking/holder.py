@@ -1,6 +1,7 @@
 """A client's end: it masks what it adds to the sums over its cohort.
 
-Of each place in a training one content is masked: a second one would tell more than the first.
+For each stage, round and purpose a client masks one content only: of two under the same masks the
+server could see the difference.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class RoundClosed(Moved):
         loss: Mean training loss.
         absent: Clients whose answers it was closed without.
         summed: Where sums are masked, how many clients' updates the sum was of.
-        cut: How many values of these exceeded what their steps reach.
+        cut: How many of their values were too large for the grid, and cut.
         val_loss: Mean loss of w(round) on the validation nodes; None without any.
         val_accuracy: Likewise.
         val_metric: Likewise, of a metric other than accuracy.

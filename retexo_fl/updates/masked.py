@@ -1,9 +1,9 @@
 """Updates as whole numbers on a grid that all clients share, so that masked sums are sums.
 
-Steps are there from the first round on: of that, from a bound that no update reaches, in 32 bits;
-later from the sizes of the round before, in as many bits as configured. Beside its numbers a client
-adds, for each block of 256, the fourth power of its size in parts of what the grid reaches: the
-fourth root of their sum is at least the largest client's, and at most n**(1/4) times that.
+In the first round the grid has 32 bits and spans a bound that no update should reach; later it
+follows from the sizes of the round before, in as many bits as configured. Beside its numbers a
+client adds, for each block of 256, the fourth power of its size in parts of what the grid reaches:
+the fourth root of their sum is at least the largest client's, and at most n**(1/4) times that.
 """
 
 from __future__ import annotations

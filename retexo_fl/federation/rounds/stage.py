@@ -59,7 +59,7 @@ class StageTraining:
         best: The best weights so far.
         absent: Clients whose answers the last round was closed without, ascending.
         summed: How many clients' updates its masked sum is of; None where sums are not masked.
-        cut: How many values of these exceeded what their steps reach.
+        cut: How many of their values were too large for the grid, and cut.
         report_sums: Of all clients, after the test; may be empty.
         own_figures: By client, its own figure of the test, where they were asked for.
     """
