@@ -47,6 +47,7 @@ from retexo_fl.errors import (
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
 from retexo_fl.masking.keys import COUNTERS_BYTES, SIGNED_BYTES, Counters, signed_text
+from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.adversary import Adversary
 from tests.support.agent_ends import FIRST, JOB, ROUND, Ends
 from tests.support.agents import agents
@@ -102,6 +103,7 @@ class Agent:
     """An agent's service of one part."""
 
     end: Ends
+    limits: Limits = PERMISSIVE_LIMITS
 
     def ask(self, request: Request[Any], **keys: Any) -> Any:
         return asyncio.run(self.end.ask(0, request, **keys))
@@ -109,9 +111,14 @@ class Agent:
     def hello(self, attempt: int = 1, job: str = JOB, **keys: Any) -> Any:
         return self.ask(api.HelloRequest(ticket=Ticket(job=job, attempt=attempt)), **keys)
 
-    def train(self, fill: float = 0.0, stage: int = 0, number: int = 1) -> Any:
+    def begin_anew(self) -> None:
+        """Have it be in a process that has just started, after the one before was killed."""
+        end = self.end
+        self.end = Ends(end.root, end.parts, dict(end.values), limits=self.limits)
+
+    def train(self, fill: float = 0.0, stage: int = 0, number: int = 1, attempt: int = 1) -> Any:
         weights = self.end.weights() + np.float32(fill)
-        ticket = replace(ROUND, stage=stage, round=number)
+        ticket = replace(ROUND, stage=stage, round=number, attempt=attempt)
         return self.ask(api.TrainRequest(ticket=ticket, weights=weights))
 
     def judge(self, fill: float = 0.0, nodes: str = "test") -> Any:
@@ -224,7 +231,7 @@ def alone() -> list[GraphPartition]:
 
 def agent_alone(folder: Path, row: Refusal) -> Agent:
     """Make an agent of a client without peers, whose exchange of stage 0 is over."""
-    made = Agent(Ends(folder, alone(), {**ALONE, **row.keys}, limits=row.limits))
+    made = Agent(Ends(folder, alone(), {**ALONE, **row.keys}, limits=row.limits), row.limits)
     asyncio.run(made.end.exchange())
     return made
 
@@ -253,6 +260,14 @@ def ended(found: Agent) -> object:
             ticket=replace(ROUND, attempt=3), weights=weights, nodes="test", last=True
         )
     )
+
+
+def exchanged(found: Agent) -> None:
+    """Begin attempt 4, exchange of stage 0 included."""
+    first = replace(FIRST, attempt=4)
+    found.hello(4)
+    found.ask(api.PublishRequest(ticket=first))
+    found.ask(api.CollectRequest(ticket=first))
 
 
 OPENING = Parcel(kind=ParcelKind.OPEN, stream=bytes(STREAM_BYTES), sequence=0).to_bytes()
@@ -313,10 +328,31 @@ IN_A_JOB = [
     ),
     *(
         of_agent(
-            (Agent.train, partial(Agent.train, fill=1, number=number)),
+            (Agent.train, *killed, partial(Agent.train, fill=1, number=number)),
             rf"^train.layer 1/0/{number}: this or a later sum was answered for other weights",
         )
         for number in (1, 0)
+        for killed in ((), (Agent.begin_anew,))
+    ),
+    *(
+        of_agent(
+            (
+                Agent.train,
+                *between,
+                partial(Agent.hello, attempt=2),
+                partial(Agent.train, fill=1, attempt=2),
+            ),
+            "^client 0: stage 0: asked for more than 1 updates; .*most-rounds = 1",
+            limits=ONE_ROUND,
+        )
+        for between in ((), (Agent.begin_anew,), (Agent.begin_anew, Agent.train, Agent.begin_anew))
+    ),
+    of_agent(
+        # A job that has ended and begins once more has no new limits.
+        (Agent.train, ended, Agent.begin_anew, exchanged, partial(Agent.train, fill=1, attempt=4)),
+        "^client 0: stage 0: asked for more than 1 updates; .*most-rounds = 1",
+        limits=ONE_ROUND,
+        layers=1,
     ),
     of_agent(
         # Without train nodes a client judges what the last round sent out, and what came of it.
@@ -719,6 +755,15 @@ def multiplied(server: Adversary, steps: bytes | None) -> None:
     server.clients[0].ask(api.GramRequest(ticket=server.ticket(), steps=steps))
 
 
+def begin_anew(server: Adversary) -> None:
+    """Have all clients be in processes that have just started, and give them keys."""
+    for client, signer in zip(server.clients, server.signers, strict=True):
+        client.sign_masks(signer, least_clients=3)
+    server.greet(1)
+    server.hand_out(1, server.everyone)
+
+
+FINER = MaskedUpdates().first_steps(55, most_train=9, terms=CLIENTS)
 ONE_ANSWER = "this or a later sum was answered for other weights, clients or numbers; a second answ"
 SUMS_OF_A_COHORT = [
     *(
@@ -726,13 +771,26 @@ SUMS_OF_A_COHORT = [
             whom=met,
             asked=(
                 lambda server: server.ask(server.train(number=2), server.everyone),
-                otherwise,
+                *between,
                 partial(trained, number=number),
             ),
             error=SecureAggregationRefused,
             sentence=ONE_ANSWER,
         )
-        for number in (2, 1)
+        for number, *between in (
+            (2, otherwise),
+            (1, otherwise),
+            # Under other keys nothing was masked yet, but it is known what was.
+            (2, begin_anew, otherwise),
+            (1, begin_anew),
+        )
+    ),
+    Refusal(
+        # The same weights, in finer steps.
+        whom=met,
+        asked=(trained, begin_anew, partial(trained, steps=FINER)),
+        error=SecureAggregationRefused,
+        sentence=ONE_ANSWER,
     ),
     Refusal(
         whom=met,
