@@ -30,6 +30,7 @@ from retexo_fl.channels.key_signing import signature_of
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client import api
 from retexo_fl.client.api import Request, Ticket, chain_digest
+from retexo_fl.client.client import GraphClient
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.peering import relay_request
 from retexo_fl.client.preparation import make_parts
@@ -758,6 +759,7 @@ def multiplied(server: Adversary, steps: bytes | None) -> None:
 def begin_anew(server: Adversary) -> None:
     """Have all clients be in processes that have just started, and give them keys."""
     for client, signer in zip(server.clients, server.signers, strict=True):
+        assert isinstance(client, GraphClient)
         client.sign_masks(signer, least_clients=3)
     server.greet(1)
     server.hand_out(1, server.everyone)
