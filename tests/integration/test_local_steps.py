@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.errors import PluginError
-from retexo_fl.run_log.events import Event
 from retexo_fl.training.metrics import Metric
-from tests.support.runs import events_of, largest_difference, model_bytes, result_of, train
+from tests.support.runs import events_of, largest_difference, result_of, train
 
 KEYS: dict[str, Any] = {"clients": 4, "hidden": 16, "rounds": 6}
 
@@ -64,22 +63,6 @@ def test_one_client_with_local_sgd_equals_its_steps_in_a_row(tmp_path: Path) -> 
     assert result_of(short)["stages"][0]["best_round"] == 4
     assert result_of(long)["stages"][0]["best_round"] == 2
     assert largest_difference(short, long) < 1e-12
-
-
-def test_resumed_averaging_equals_the_undisturbed_run(tmp_path: Path) -> None:
-    keys = {**KEYS, "local_steps": 3}
-    whole = train(tmp_path / "whole", **keys)
-    left = [5]
-
-    def interrupt(event: Event) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", interrupt, **keys)
-    train(tmp_path / "run", resume=tmp_path / "run", **keys)
-    assert model_bytes(tmp_path / "run") == model_bytes(whole)
 
 
 def test_a_loss_of_ones_own_is_trained_on(tmp_path: Path) -> None:

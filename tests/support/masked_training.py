@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flwr.app import Message
 
 from retexo_fl.client import api
@@ -13,6 +14,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.federation import records
 from retexo_fl.graph import GraphPartition
+from retexo_fl.masking import streams
 from retexo_fl.training.cohorts import simulated_agreement
 from retexo_fl.training.link_split import counts_by_use
 from tests.support.fickle_grid import FickleGrid
@@ -64,3 +66,13 @@ def away_in(places: dict[tuple[int, int], int], kind: str = api.TRAIN.message_ty
             grid.weather.mute = {node_of(client)} if client is not None and is_time else set()
 
     return change
+
+
+def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all masks be zero: the same whole numbers, in the clear."""
+
+    class Zeros:
+        def update_into(self, zeros: memoryview, room: bytearray) -> None:
+            room[: len(zeros)] = zeros
+
+    monkeypatch.setattr(streams, "key_stream", lambda what, seed: Zeros())
