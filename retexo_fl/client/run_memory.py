@@ -28,7 +28,7 @@ from retexo_fl.units import format_bytes
 from retexo_fl.updates import most_held
 
 #: Copies of a client's own rows, and of those that it received, of the widths of a stage's input
-#: and output; numbers for each edge. Fitted to peaks of lazy training (docs/design.md).
+#: and output; numbers for each edge. Fitted to peaks of lazy training.
 _OWN_COPIES: Final = 4.5
 _RECEIVED_COPIES: Final = 1.25
 _NUMBERS_PER_EDGE: Final = 13
