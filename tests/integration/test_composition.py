@@ -281,6 +281,7 @@ def check_cell(table: Table, cell: Cell) -> None:
     if "resumed" in cell:
         whole = table.run(cell - {"resumed"})
         same_training(run, whole)
+        assert absent_in(run) == absent_in(whole)
         assert result_of(run)["absences"] == result_of(whole)["absences"]
         return
     for other in less(cell):
@@ -288,12 +289,9 @@ def check_cell(table: Table, cell: Cell) -> None:
         assert losses_of(run) != losses_of(table.run(other)), name_of(other)
     if "absent" in cell:
         away = table.away(cell)
-        rounds = [event for event in events_of(run) if event.get("absent")]
         last = table.config(cell, run).stages - 1
-        told = [(event["stage"], event["round"], event["absent"]) for event in rounds]
-        assert told == [(last, AWAY_IN, [*away])]
         summed = KEYS["clients"] - len(away) if "masked" in cell else None
-        assert [event.get("summed") for event in rounds] == [summed]
+        assert absent_in(run) == [(last, AWAY_IN, [*away], summed)]
         assert result_of(run)["absences"] == {str(client): 1 for client in away}
     if "masked" in cell:
         clear = table.in_the_clear(cell)
@@ -319,6 +317,12 @@ def same_training(run: Path, other: Path) -> None:
     first, second = result_of(run), result_of(other)
     for name in ("stages", "test_accuracy", "val_accuracy", "missing_rows"):
         assert first[name] == second[name], name
+
+
+def absent_in(run: Path) -> list[tuple[int, int, list[int], int | None]]:
+    """Return rounds without all clients: stage, round, who was missing, of how many a sum was."""
+    events = [event for event in events_of(run) if event.get("absent")]
+    return [(e["stage"], e["round"], e["absent"], e.get("summed")) for e in events]
 
 
 def losses_of(run: Path) -> list[float]:
