@@ -75,21 +75,40 @@ class AnswerBook:
 
     @property
     def attempt(self) -> int:
-        """The highest that was seen, 0 at first.
+        """The highest that was seen, 0 at first; from any thread, as it only looks."""
+        last = self._last.get(_ATTEMPT)
+        return 0 if last is None else last.attempt
+
+    def read(self) -> None:
+        """Take note of what other processes have added.
 
         Raises:
             CheckpointError: The log cannot be read, or is damaged.
         """
-        self._read()
-        last = self._last.get(_ATTEMPT)
-        return 0 if last is None else last.attempt
+        if self._log is None or (stamp := file_stamp(self._log.path)) == self._stamp:
+            return
+        kinds = [str, int, int, int, int, str, str]
+        for line in self._log.read():
+            if not isinstance(line, list) or [type(value) for value in line] != kinds:
+                raise CheckpointError(
+                    f"{self._log.path}: is damaged; expected the questions that were answered"
+                )
+            self._note(_Entry(*line))
+        self._stamp = stamp
 
     def limit(self, limits: Mapping[str, Limit]) -> None:
-        """Refuse what a client's owner does not allow, by names of questions; before all else."""
+        """Refuse what a client's owner does not allow, by names of questions.
+
+        Raises:
+            CheckpointError: As :meth:`read`.
+        """
         self._limits = limits
+        # What was noted before counts, too.
+        self._stamp = None
+        self.read()
 
     def check_attempt(self, job: str, attempt: int, *, client: int) -> None:
-        """Compare a message's attempt with the highest that was seen.
+        """Compare a message's attempt with the highest that was seen; from any thread.
 
         Raises:
             StaleAttempt: It is a lower one.
@@ -115,6 +134,7 @@ class AnswerBook:
             StaleAttempt: As :meth:`check_attempt`, likewise ``LocalProtocolError``.
             CheckpointError: The log cannot be used.
         """
+        self.read()
         self.check_attempt(job, attempt, client=client)
         if attempt > self.attempt:
             self._add(_Entry(_ATTEMPT, attempt, 0, 0, 0, "", ""))
@@ -172,7 +192,7 @@ class AnswerBook:
             RetexoError: Of the class ``error``: something else was asked at this or a later place.
             CheckpointError: The log cannot be used; nothing may be answered.
         """
-        self._read()
+        self.read()
         coded, last = hashlib.sha256(form).hexdigest() if form else "", self._last.get(question)
         entry = _Entry(question, *place, content.hex(), coded)
         if twice and last is not None and last[1:4] == place[:3]:
@@ -214,19 +234,6 @@ class AnswerBook:
                 # What is in the file, but perhaps not on the disk, is added again.
                 self._stamp = file_stamp(self._log.path)
         self._note(entry)
-
-    def _read(self) -> None:
-        """Take note of what other processes have added."""
-        if self._log is None or (stamp := file_stamp(self._log.path)) == self._stamp:
-            return
-        kinds = [str, int, int, int, int, str, str]
-        for line in self._log.read():
-            if not isinstance(line, list) or [type(value) for value in line] != kinds:
-                raise CheckpointError(
-                    f"{self._log.path}: is damaged; expected the questions that were answered"
-                )
-            self._note(_Entry(*line))
-        self._stamp = stamp
 
     def _note(self, entry: _Entry) -> None:
         last = self._last.get(entry.question)

@@ -362,7 +362,9 @@ class AgentJobs:
 
     def _answers(self, name: str) -> AnswerBook:
         log = LineLog(self._folder() / name / "answers.jsonl")
-        return AnswerBook(log, most_missed=_MOST_MISSED)
+        book = AnswerBook(log, most_missed=_MOST_MISSED)
+        book.read()
+        return book
 
     def _answer(self, name: str) -> Path:
         return self._folder() / name / "answer"

@@ -353,7 +353,7 @@ def _run_targets(folder: Path) -> list[Target]:
 
     def read_store(place: Path) -> None:
         kept = FolderStore(place)
-        assert kept.book.attempt >= 0
+        kept.book.read()
         kept.missing_peers(1, _DIGEST)
         kept.rows(1, _DIGEST)
 

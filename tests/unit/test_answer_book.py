@@ -124,6 +124,7 @@ def test_an_attempt_supersedes_those_before(reopen: Reopen) -> None:
     for attempt in (1, 3, 3):
         reopen(book).begin(JOB, attempt, client=3)
     book = reopen(book)
+    book.read()
     assert book.attempt == 3
     with pytest.raises(StaleAttempt, match="^client 3: attempt 2 was superseded by attempt 3$"):
         book.begin(JOB, 2, client=3)

@@ -198,7 +198,7 @@ def test_folder_store_names_files_that_cannot_be_read(tmp_path: Path) -> None:
         path.unlink()
         path.mkdir()
     for read in (
-        lambda: store.book.attempt,
+        store.book.read,
         lambda: store.rows(0, DIGEST),
         lambda: store.missing_peers(0, DIGEST),
     ):
