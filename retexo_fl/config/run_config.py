@@ -733,7 +733,7 @@ def free_keys() -> frozenset[str]:
 
 
 def config_digest(config: RunConfig) -> bytes:
-    """Return 32 bytes that bind every key but :func:`free_keys`, which change no number."""
+    """Return 32 bytes that bind every key but :func:`free_keys`, which a resume may change."""
     bound = {k: v for k, v in sorted(config_values(config).items()) if k not in free_keys()}
     return hashlib.sha256(b"retexo configuration 1" + json.dumps(bound).encode()).digest()
 
