@@ -77,7 +77,7 @@ PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
 #: Parts that do not go with each other: what is said of it, and what is left out of those of them
 #: that are trained all the same.
 REFUSED: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
-    # Directions follow from labels, which pairs of nodes have none of, and nor a head to start as.
+    # Directions follow from labels, which pairs of nodes have none of.
     ("lean", "links"): (
         "basis: 'supervised' does not go with task links; expected none",
         {"basis": "none", "warm_start": False},
