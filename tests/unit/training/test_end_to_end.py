@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ class Federation:
 
     def round(self, weights: np.ndarray, number: int = 1) -> list[TrainAnswer]:
         """Return every client's answer to one round."""
-        ticket = Ticket(job=JOB, attempt=1, round=number, weights_digest=self.ticket.weights_digest)
+        # A client computes a round of an attempt with one content.
+        self.ticket = replace(self.ticket, attempt=self.ticket.attempt + 1)
+        ticket = replace(self.ticket, round=number)
         request = TrainRequest(ticket=ticket, weights=weights)
         steps = {c: client.train_steps(request) for c, client in enumerate(self.clients)}
         outcome = run_round(steps, RoundName(job=JOB))
