@@ -48,6 +48,7 @@ from retexo_fl.errors import (
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
 from retexo_fl.masking.keys import COUNTERS_BYTES, SIGNED_BYTES, Counters, signed_text
+from retexo_fl.masking.step import SharedStep
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.adversary import Adversary
 from tests.support.agent_ends import FIRST, JOB, ROUND, Ends
@@ -479,6 +480,12 @@ def of_client(
     )
 
 
+def summed(found: api.ClientApi, fill: float) -> None:
+    """Ask for the products of features with labels, about a mean."""
+    mean = np.full(64, fill, np.float32)
+    found.ask(api.BasisRequest(ticket=replace(NEW, round=1), weights=mean))
+
+
 def masked_client(folder: Path, row: Refusal) -> api.ClientApi:
     """Make one under masks, which has said hello."""
     del folder, row
@@ -498,6 +505,13 @@ IN_A_PROCESS = [
     of_client(
         api.BasisRequest(ticket=NEW, weights=np.zeros(64 * 12, np.float32)),
         "a block has 11 directions; expected at most 10, the classes",
+        keys={"basis": "supervised"},
+    ),
+    Refusal(
+        whom=client,
+        asked=tuple(partial(summed, fill=fill) for fill in (0, 0, 1)),
+        error=LocalProtocolError,
+        sentence="^query.basis 1/0/1: this or a later sum was answered for other weights",
         keys={"basis": "supervised"},
     ),
     of_client(
@@ -756,6 +770,19 @@ def multiplied(server: Adversary, steps: bytes | None) -> None:
     server.clients[0].ask(api.GramRequest(ticket=server.ticket(), steps=steps))
 
 
+def counted(server: Adversary, number: int) -> None:
+    server.clients[0].ask(server.part_counts(number=number))
+
+
+def labelled(server: Adversary, number: int) -> None:
+    server.clients[0].ask(server.labels(number=number))
+
+
+def predicted(server: Adversary, fill: float = 0.0) -> None:
+    weights = server.weights + np.float32(fill)
+    server.clients[0].ask(api.PredictRequest(ticket=server.ticket(), weights=weights, form="csv"))
+
+
 def begin_anew(server: Adversary) -> None:
     """Have all clients be in processes that have just started, and give them keys."""
     for client, signer in zip(server.clients, server.signers, strict=True):
@@ -785,6 +812,26 @@ SUMS_OF_A_COHORT = [
             # Under other keys nothing was masked yet, but it is known what was.
             (2, begin_anew, otherwise),
             (1, begin_anew),
+        )
+    ),
+    *(
+        # Each question that is answered by sums is noted.
+        Refusal(
+            whom=met,
+            asked=(first, begin_anew, then),
+            error=SecureAggregationRefused,
+            sentence=ONE_ANSWER,
+            keys=keys,
+        )
+        for first, then, keys in (
+            (partial(counted, number=2), partial(counted, number=1), {}),
+            (partial(labelled, number=2), partial(labelled, number=1), {}),
+            (predicted, partial(predicted, fill=1), {}),
+            (
+                partial(multiplied, steps=SharedStep(40, -3).told),
+                partial(multiplied, steps=SharedStep(40, -4).told),
+                {"solver": "ridge"},
+            ),
         )
     ),
     Refusal(
