@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from retexo_fl.errors import CheckpointError, LocalProtocolError, RetexoError, StaleAttempt
@@ -67,7 +66,7 @@ class AnswerBook:
         self._log = log
         self._most_missed = most_missed
         self._stamp: FileStamp | None = None
-        self._limits: Mapping[str, Limit] = MappingProxyType({})
+        self._limits: Mapping[str, Limit] = {}
         #: By question.
         self._last: dict[str, _Entry] = {}
         #: By name of a question, and stage: what differs between those with different answers.
