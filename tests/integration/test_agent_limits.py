@@ -213,16 +213,18 @@ def test_a_round_gives_one_update_however_often_it_is_asked(
         shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
         weights = Schedule(shape=shape).initial(0, seed=0)
 
-        def update(number: int) -> np.ndarray:
-            made = weights + np.float32(number)
-            answer = client.ask(TrainRequest(ticket=replace(TICKET, round=1), weights=made))
+        def update(number: int, fill: float) -> np.ndarray:
+            made = weights + np.float32(fill)
+            answer = client.ask(TrainRequest(ticket=replace(TICKET, round=number), weights=made))
             return answer.update_sum
 
-        first = update(0)
-        update(1)
+        first = update(1, 0)
+        np.testing.assert_array_equal(update(1, 0), first)
+        with pytest.raises(LocalProtocolError, match="^train.layer 1/0/1: this or a later sum was"):
+            update(1, 1)
+        update(2, 1)
         with pytest.raises(LocalProtocolError, match="^client 0: stage 0: asked for more than 2"):
-            update(2)
-        np.testing.assert_array_equal(update(0), first)
+            update(3, 2)
 
 
 def test_a_part_answers_so_many_questions_in_all_trainings_together(
@@ -238,7 +240,7 @@ def test_a_part_answers_so_many_questions_in_all_trainings_together(
         assert client.ask(CollectRequest(ticket=ticket, wait_s=20.0)).complete
         shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
         weights = Schedule(shape=shape).initial(0, seed=0) + np.float32(number)
-        client.ask(TrainRequest(ticket=replace(ticket, round=1), weights=weights))
+        client.ask(TrainRequest(ticket=replace(ticket, round=number + 1), weights=weights))
 
     with agents(tmp_path / "made", parts, settings={"most-questions": 3}) as (made,):
         update("job-00000000000a", 0)
