@@ -766,6 +766,10 @@ def trained(server: Adversary, number: int = 1, **changes: Any) -> None:
     server.ask(replace(server.train(number=number), **changes), [0])
 
 
+def judged(server: Adversary) -> None:
+    server.clients[0].ask(server.evaluate("validation", number=1))
+
+
 def multiplied(server: Adversary, steps: bytes | None) -> None:
     server.clients[0].ask(api.GramRequest(ticket=server.ticket(), steps=steps))
 
@@ -813,6 +817,13 @@ SUMS_OF_A_COHORT = [
             (2, begin_anew, otherwise),
             (1, begin_anew),
         )
+    ),
+    Refusal(
+        # Nor may a second content follow where validation nodes are judged, as it may in the clear.
+        whom=met,
+        asked=(judged, begin_anew, otherwise, judged),
+        error=SecureAggregationRefused,
+        sentence=ONE_ANSWER,
     ),
     *(
         # Each question that is answered by sums is noted.

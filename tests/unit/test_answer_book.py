@@ -107,9 +107,12 @@ def test_questions_go_forward_each_by_itself(reopen: Reopen) -> None:
 def test_where_two_contents_may_follow_each_other_a_third_may_not(reopen: Reopen) -> None:
     book = reopen(AnswerBook())
 
-    def judge(content: bytes, trial: int = 0) -> None:
-        reopen(book).enter(VALIDATION, (1, 0, 4, trial), content, client=3, twice=True)
+    def judge(content: bytes, trial: int = 0, number: int = 4) -> None:
+        reopen(book).enter(VALIDATION, (1, 0, number, trial), content, client=3, twice=True)
 
+    # In the round before, too.
+    for content in (b"first", b"sent"):
+        judge(content, number=3)
     for content, trial in ((b"sent", 0), (b"sent", 1), (b"after", 0), (b"after", 0), (b"after", 1)):
         judge(content, trial)
     for content in (b"sent", b"third"):

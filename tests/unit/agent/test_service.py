@@ -507,6 +507,7 @@ def test_no_attempt_comes_that_no_later_one_could_follow(
             far = HelloRequest(ticket=Ticket(job=JOB, attempt=attempt))
             with pytest.raises(LocalProtocolError, match=rf"{attempt} of job .* at most 1000, "):
                 await both.ask(0, far)
+        assert not [*tmp_path.rglob("job.json")]
         # This client was away for so many.
         await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1000)))
         for attempt in (2**48, 2001):
