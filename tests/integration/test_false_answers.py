@@ -14,7 +14,13 @@ from flwr.app import Message
 
 from retexo_fl.client import api
 from retexo_fl.client.answers import SumFacts, sums_of
-from retexo_fl.client.api import PredictAnswer, PredictRequest, Ticket
+from retexo_fl.client.api import (
+    BasisAnswer,
+    BasisRequest,
+    PredictAnswer,
+    PredictRequest,
+    Ticket,
+)
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, RetexoError, TrainingDiverged
@@ -171,6 +177,14 @@ def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> N
     check_sums(hello, PREDICTED, declared)
     with pytest.raises(RemoteProtocolError, match=f"^client 1: {name.replace('_', '-')} is"):
         check_sums(hello, replace(PREDICTED, **changes), declared)
+
+
+def test_squares_add_up_to_no_less_than_0() -> None:
+    answer = BasisAnswer(sums=np.zeros(5), examples=4, squares=(2.0, -0.5))
+    declared = sums_of(BasisRequest(ticket=ASKED.ticket), SumFacts())
+    with pytest.raises(RemoteProtocolError, match=r"^client 1: squares is \(2.0, -0.5\); expected"):
+        check_sums(hello_of(1), answer, declared)
+    check_sums(hello_of(1), replace(answer, squares=(2.0, 0.0)), declared)
 
 
 def test_sums_of_predictions_are_finite() -> None:

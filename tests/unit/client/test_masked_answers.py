@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from retexo_fl.client.answers import SumFacts, sum_facts
 from retexo_fl.client.api import (
@@ -38,8 +40,10 @@ from retexo_fl.client.masked_answers import (
     told_form,
 )
 from retexo_fl.config import make_config
-from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError, TrainingDiverged
 from retexo_fl.masking.step import SharedStep
+from retexo_fl.training.label_facts import digits_of, number_of_digits
+from retexo_fl.training.metrics import LogLoss
 from retexo_fl.updates.masked import MaskedUpdates
 
 TICKET = Ticket(job="job-0123456789ab", attempt=1, round=1)
@@ -212,6 +216,39 @@ def test_each_use_and_form_is_a_purpose_and_a_label_of_its_own() -> None:
         for lengths in (REAL, COUNTS):
             forms.add(told_form(request, form_of(request, lengths)))
     assert len(forms) == 4
+
+
+class Untold(LogLoss):
+    """A metric that does not say how many sums it has."""
+
+    def length(self, outputs: int) -> None:  # type: ignore[override]
+        del outputs
+
+
+def below_none(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return -functional.cross_entropy(logits, labels, reduction="sum")
+
+
+def test_under_masks_a_metric_says_how_many_sums_it_has() -> None:
+    config = make_config({"metric": f"{__name__}:Untold"})
+    assert sum_facts(config, 5).metric is None
+    masked = replace(config, secure_aggregation="masked")
+    with pytest.raises(ConfigurationError, match=r"^metric: .*Untold does not say how many sums"):
+        sum_facts(masked, 5)
+
+
+def test_a_loss_of_ones_own_may_be_below_0() -> None:
+    assert sum_facts(make_config({}), 5).least_loss == 0
+    assert sum_facts(make_config({"loss": f"{__name__}:below_none"}), 5).least_loss == -math.inf
+
+
+def test_digits_of_sums_are_one_whole_number() -> None:
+    facts = SumFacts(classes=1, label_sums=4, label_words=3)
+    request = LabelsRequest(ticket=TICKET)
+    answers = [LabelsAnswer(uses=(1, 2, 3), sums=digits_of(2**n - 1)) for n in (70, 90, 90)]
+    found = added(request, facts, answers, np.zeros(0))
+    assert number_of_digits(found.sums) == 2**70 + 2**91 - 3
+    assert found.uses == (3, 6, 9)
 
 
 def test_lengths_are_those_of_the_runs_task_and_metric() -> None:
