@@ -179,6 +179,17 @@ def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> N
         check_sums(hello, replace(PREDICTED, **changes), declared)
 
 
+def test_over_no_nodes_there_are_no_sums() -> None:
+    declared = sums_of(ASKED, SumFacts(metric=2))
+    told = {name: api.Sums.of(np.ones(2)) for name in ("validation_metric", "test_metric")}
+    answer = replace(PREDICTED, **cast(Any, told))
+    check_sums(hello_of(1), answer, declared)
+    none = replace(answer, test=0, test_correct=0)
+    with pytest.raises(RemoteProtocolError, match="^client 1: test-metric-length is 2; expected 0"):
+        check_sums(hello_of(1, test=0), none, declared)
+    check_sums(hello_of(1, test=0), replace(none, test_metric=api.Sums()), declared)
+
+
 def test_squares_add_up_to_no_less_than_0() -> None:
     answer = BasisAnswer(sums=np.zeros(5), examples=4, squares=(2.0, -0.5))
     declared = sums_of(BasisRequest(ticket=ASKED.ticket), SumFacts())
