@@ -196,6 +196,16 @@ def test_a_loss_that_a_sum_cannot_hold_is_cut_and_counted(value: float) -> None:
         added(asked_to_judge("test"), REAL, [fits, wrong, fits], np.zeros(0))
 
 
+def test_sums_of_features_that_a_sum_cannot_hold_are_cut_and_counted() -> None:
+    """Of three clients each has a third of what 62 bits hold in parts of 2**-28."""
+    facts = SumFacts(update=1)
+    request, third = BasisRequest(ticket=TICKET), 2.0**34 / 3
+    told = [BasisAnswer(sums=np.array([third * share]), examples=1) for share in (0.99, 1.01)]
+    assert added(request, facts, [replace(told[0], squares=(0.0, 0.0))] * 3, np.zeros(0)).sums > 0
+    with pytest.raises(TrainingDiverged, match=r"query\.basis: 3 values of all clients could not"):
+        added(request, facts, [replace(told[1], squares=(0.0, 0.0))] * 3, np.zeros(0))
+
+
 def test_a_sum_below_zero_counts_nothing() -> None:
     request, lengths = LabelsRequest(ticket=TICKET), SumFacts(classes=2)
     form = form_of(request, lengths)
