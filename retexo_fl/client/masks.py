@@ -25,11 +25,7 @@ from retexo_fl.client.api import (
     purpose_of,
     told_weights,
 )
-from retexo_fl.client.masked_answers import (
-    form_of,
-    numbers_of,
-    told_form,
-)
+from retexo_fl.client.masked_answers import form_of, numbers_of, told_form
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
@@ -238,7 +234,7 @@ class ClientMasks:
             answer: Of the question's own class; an update as :class:`.MaskedUpdates` encodes it.
                 None if it could not be computed.
             weights: What it was computed with, decoded.
-            facts: How many numbers it has.
+            facts: Of the run's sums.
             cut: How many values were cut before.
             again: A second time, since clients lacked weights, and sent peers rows of others.
 

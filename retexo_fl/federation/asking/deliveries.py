@@ -76,6 +76,10 @@ class Delivery:
         message_id: Of the message that is on its way; empty while none is.
         busy_with: Id of an earlier message that the client still works on.
         absence: Why its machine was away; empty while it was not.
+        retry_s: Seconds until it is asked again then, which is at ``again_at_s``.
+        nudge_s: Seconds of silence after which it is nudged, which is at ``nudge_at_s``; 0 before
+            it was first looked at.
+        nudged_at_s: When it was.
     """
 
     message: Message

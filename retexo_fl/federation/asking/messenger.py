@@ -66,6 +66,7 @@ class Messenger:
         self._node_of: Mapping[int, int] = {}
         self._client_at: Mapping[int, int] = {}
         self._overdue: dict[int, str] = {}
+        #: By node, after how long a silence it is nudged.
         self._nudge_s: dict[int, float] = {}
         #: Seconds spent waiting for answers, which is where clients compute.
         self.waited_s = 0.0

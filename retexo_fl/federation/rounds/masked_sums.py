@@ -144,7 +144,7 @@ class MaskedSums:
         Args:
             request: What all were asked.
             answers: By client.
-            facts: How many numbers answers have.
+            facts: Of the run's sums.
 
         Raises:
             RemoteProtocolError: An answer has another length.
