@@ -53,7 +53,7 @@ _GRAPH: Final = "synthetic:nodes=400,edges=1400,classes=3,features=12,words=4,si
 _VALUES: Final[dict[str, Any]] = {**KEYS, "dataset": _GRAPH, "dropout": 0.0, "clients": CLIENTS}
 _SETTINGS: Final = {"require-secure-aggregation": True, "least-train-nodes": 1}
 #: Of one answer.
-_ANSWER_S: Final = 60.0
+_ANSWER_S: Final = 300.0
 
 Answer = TypeVar("Answer")
 

@@ -15,8 +15,6 @@ from tests.support.agents import AgentProcess, agents
 from tests.support.cli import CommandLine
 from tests.support.without_bluetooth import take_bluetooth_away
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[list[AgentProcess]]:

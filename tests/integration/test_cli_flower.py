@@ -59,7 +59,7 @@ def started(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def run(cwd: Path, *arguments: str) -> Ended:
     with started(cwd, *arguments) as process:
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate(timeout=500)
     return Ended(code=process.returncode, out=out, err=err)
 
 
@@ -78,7 +78,7 @@ def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=500)
     assert process.returncode == 130
     assert out == ""
     assert err == f"retexo: interrupted; go on with: retexo run --resume {path}\n"

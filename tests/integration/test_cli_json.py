@@ -20,7 +20,7 @@ def by_itself(*arguments: str | Path) -> Ended:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
@@ -35,7 +35,7 @@ def value_of(ended: Ended) -> Any:
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json") / "parts"
     made = [*PROGRAM, "partition", "make", "--clients", "2", "--out", str(folder)]
-    subprocess.run(made, env=environment(), timeout=200, check=True, capture_output=True)
+    subprocess.run(made, env=environment(), timeout=500, check=True, capture_output=True)
     return folder
 
 

@@ -58,7 +58,7 @@ def by_itself(*arguments: str | Path, cwd: Path) -> Ended:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
@@ -399,7 +399,7 @@ def test_output_that_nobody_reads_ends_quietly(tmp_path: Path, command: str) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=500,
     )
     assert done.stderr == ""
     assert done.stdout == "0\n"
@@ -417,7 +417,7 @@ def test_output_to_a_full_device_is_a_named_failure(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=60,
+            timeout=500,
         )
     assert done.returncode == 1
     assert done.stderr == "retexo: error: standard output: No space left on device\n"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.system
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Bounds how long a test may hang; nothing is asserted about it.
-TIMEOUT_S = 120.0
+TIMEOUT_S = 400.0
 #: Trains on two processes; says who they are, and what the loss came to.
 TRAINING = """
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_extensions_pass_the_contract_tests_of_their_kinds(tmp_path: Path) -> No
         env=environment() | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -38,7 +38,7 @@ def last_line_of(script: str, *arguments: str) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=True,
     )
     return done.stdout.splitlines()[-1]

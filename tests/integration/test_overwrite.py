@@ -246,7 +246,7 @@ def test_a_process_that_dies_leaves_the_old_run_and_the_next_one_clears_up(there
     before = content(there / "run")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", DYING, str(there / "run")]
-    assert subprocess.run(command, env=environment, check=False, timeout=100).returncode == 9
+    assert subprocess.run(command, env=environment, check=False, timeout=500).returncode == 9
     assert content(there / "run") == before
     (left,) = there.glob(".run.*.part")
     run_again(there / "run")

@@ -575,7 +575,7 @@ def test_stopped_prediction_says_how_to_go_on_and_leaves_nothing(
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=500)
     assert process.returncode == 130
     again = f"retexo predict {tmp_path / 'run'} --partitions 'a part'"
     assert err == f"retexo: interrupted; start again with: {again}\n"

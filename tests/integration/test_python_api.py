@@ -385,7 +385,7 @@ def test_import_loads_nothing_that_is_not_asked_for() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=True,
     )
     assert done.stdout.splitlines() == ["[]", "[]", "True True", "True"]

@@ -34,7 +34,7 @@ def printed(script: str, folder: Path) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -112,12 +112,12 @@ def test_what_was_killed_or_interrupted_is_resumed(tmp_path: Path) -> None:
     until((out / "sweep.csv").exists, process)
     assert table_of(out)[0]["error"] == "ended by SIGKILL"
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=100)
+    _, told = process.communicate(timeout=500)
     assert process.returncode == 130
     assert told.splitlines()[-1].startswith("retexo: interrupted; 1 of 2 runs have ended, the same")
     assert not list(out.glob("*/result.json"))
     process = start("--json")
-    stdout, told = process.communicate(timeout=200)
+    stdout, told = process.communicate(timeout=500)
     assert process.returncode == 0, told
     for seed, row in enumerate(json.loads(stdout)):
         run = Path(row["run"])

@@ -43,7 +43,7 @@ connection = http.client.HTTPSConnection(sys.argv[1], timeout=2.0, context=conte
 connection.request("GET", "/health")
 sys.exit(connection.getresponse().status >= 300)
 """
-_START_S = 60.0
+_START_S = 300.0
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 #: Begins the name of every namespace of ours; the id of the test's process follows.
 PREFIX = "rtx"
 _COMMAND_S = 30.0
-_END_S = 20.0
+_END_S = 60.0
 ETHERNET_BYTES = 14
 
 

@@ -25,7 +25,7 @@ from tests.support.shaper import Orders, Way
 
 _SUPPORT = Path(__file__).parent
 _GROUPS = count()
-_END_S = 20.0
+_END_S = 60.0
 #: Frames with this address reach nobody: the bridge does not flood, the shaper drops them.
 _NOBODY = "02:ff:ff:ff:ff:ff"
 

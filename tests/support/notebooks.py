@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.commands import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-TIMEOUT_S = 200
+TIMEOUT_S = 500
 
 Notebook = dict[str, Any]
 

@@ -16,8 +16,8 @@ from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.support.host import Host
 
 Command = list[str | Path]
-_START_S = 60.0
-_END_S = 20.0
+_START_S = 300.0
+_END_S = 60.0
 _LOOK_S = 0.1
 
 

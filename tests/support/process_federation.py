@@ -32,7 +32,7 @@ from retexo_fl.config import RunConfig, config_values, make_config
 from tests.support.commands import ROOT, environment
 from tests.support.process_grid import FIRST_NODE, Link, ProcessGrid, serve
 
-_TIMEOUT_S: Final = 150.0
+_TIMEOUT_S: Final = 400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

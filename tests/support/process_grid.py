@@ -26,7 +26,7 @@ FIRST_NODE: Final = 2
 #: Time for which a look for replies may wait for one.
 _POLL_S: Final = 0.02
 #: Where Flower's caller sets no time.
-_TIMEOUT_S: Final = 150.0
+_TIMEOUT_S: Final = 400.0
 
 
 class Link:

@@ -17,7 +17,7 @@ from retexo_fl.config import Scalar
 
 #: Flower node of client 0; 1 is the server.
 FIRST_NODE: Final = 2
-_TIMEOUT_S: Final = 150.0
+_TIMEOUT_S: Final = 400.0
 _PAUSE_S: Final = 0.001
 
 

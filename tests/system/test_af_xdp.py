@@ -24,7 +24,7 @@ from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.kernel import require_bpf
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.system]
 
 PORT = 7411
 HEAD = PacketHead(token=77, stream=0, job=5, stage=2, sender=1)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.commands import ROOT, environment
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system]
 
 NAMES = {*(f"A{number}" for number in range(1, 14)), "A9b"}
 

@@ -25,7 +25,7 @@ from tests.support.kernel import require_bpf
 from tests.support.limits import PERMISSIVE
 from tests.support.loss import bad_cables
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.system]
 
 KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2, "algorithm": "standard"}
 

@@ -23,7 +23,7 @@ from retexo_fl.additions.kernel_path.carrying.opening import wanted_address
 from retexo_fl.agent.settings import AgentSettings, read_settings
 from tests.support.commands import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.system]
 
 UNITS = (
     "server/retexo-superlink.service",

@@ -31,7 +31,7 @@ def calls(tmp_path: Path) -> set[str]:
     )
     kept = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     done = subprocess.run(
-        command, env=environment(kept), capture_output=True, text=True, timeout=180, check=False
+        command, env=environment(kept), capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"^\s*(\w+)\s*$", report.read_text(), re.M)) - {"syscall", "total"}

@@ -16,7 +16,7 @@ from retexo_fl.graph import load_dataset
 from tests.support.data import cora_dir
 from tests.support.runs import curves_of, model_bytes, result_of
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system]
 
 
 def test_both_engines_train_a_graph_of_python_by_the_default_profile(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.integration.test_extend import KEYS, said
 from tests.support.agents import agents, train_with
 from tests.support.runs import configured, model_bytes, train
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed]
 
 
 def test_agents_train_on_as_one_process_does(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def main(grid, context):
     if config["mode"] == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     asked = [Message(RecordDict(), dst_node_id=n, message_type="query.hello") for n in nodes]
-    replies = list(grid.send_and_receive(asked, timeout=60))
+    replies = list(grid.send_and_receive(asked, timeout=500))
     import ray
     answer = {
         "partitions": sorted(m.content["hello"]["partition"] for m in replies),

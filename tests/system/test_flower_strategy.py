@@ -15,7 +15,7 @@ from retexo_fl.federation.trained_model import read_trained_model
 from tests.support.commands import ROOT, program, run_command
 from tests.support.runs import model_bytes, train
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed]
 EXAMPLE = ROOT / "examples" / "own_server_app"
 
 

@@ -20,7 +20,7 @@ from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.loss import BadCable
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.system]
 
 PORT = 7411
 GROUP = 12

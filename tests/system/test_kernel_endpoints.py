@@ -36,7 +36,7 @@ from tests.support.inside import inside
 from tests.support.kernel import require_bpf
 from tests.support.loss import BadCable, bad_cables
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.system]
 
 PORT = 7411
 ROWS, ACCUMULATORS = 8000, 300

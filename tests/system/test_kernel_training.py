@@ -344,7 +344,7 @@ def test_a_cut_link_ends_an_exchange_and_a_mended_one_goes_on(tmp_path: Path) ->
             made[1].start()
             for cable in cables:
                 cable.close()
-            training.result(timeout=60)
+            training.result(timeout=500)
 
     train(tmp_path / "inline", **keys)
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")

@@ -99,7 +99,7 @@ def test_terminal_that_goes_leaves_a_run_that_can_be_resumed(
     else:
         assert (code, state_of(run)) == (130, "interrupted")
         command = [*PROGRAM, "run", "--resume", str(run), "--quiet"]
-        subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=120)
+        subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=500)
     assert_whole(run)
     assert model_bytes(run) == model_bytes(undisturbed)
 

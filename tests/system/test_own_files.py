@@ -28,7 +28,7 @@ from tests.support.process_federation import Federation, run_federation
 from tests.support.runs import configured, model_bytes, result_of
 from tests.support.tables import export_part
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system]
 
 CLIENTS: Final = 3
 KEYS: Final = {
@@ -84,7 +84,7 @@ def under_tracer(trace: Path, command: Sequence[str], cwd: Path = ROOT) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr

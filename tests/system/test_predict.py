@@ -15,7 +15,7 @@ from tests.support.cli import environment
 from tests.support.predictions import SMALL, cut, files_in, write_small
 from tests.support.runs import train
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system]
 
 #: Runs the command in a process that kills itself just before it renames a file for the nth time:
 #: at each of these, something is put in its place, and between them nothing is.
@@ -63,7 +63,7 @@ def killed(rename: int, arguments: list[str]) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, (rename, done.stderr)

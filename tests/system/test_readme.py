@@ -21,7 +21,7 @@ from tests.support.commands import (
 from tests.support.data import data_dir
 from tests.support.runs import result_of
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system]
 
 #: What has a folder of data sets in it needs one.
 BLOCKS = [

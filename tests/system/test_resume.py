@@ -49,7 +49,6 @@ def kill_after(process: subprocess.Popen[str], metrics: Path, events: int, delay
     process.communicate(timeout=RUN_TIMEOUT_S)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "options",
     [

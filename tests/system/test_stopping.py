@@ -78,7 +78,7 @@ def test_stopped_run_says_how_to_go_on_and_finishes_when_resumed(
     with started(run) as process:
         wait_for(lambda: rounds_of(run) > 5)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=500)
     assert process.returncode == 130
     assert out == ""
     assert err == f"retexo: interrupted; go on with: retexo run --resume '{run}'\n"
@@ -99,7 +99,7 @@ def test_impatient_stopping_leaves_nothing_half_written(
         for _ in range(5):
             process.send_signal(signal.SIGINT)
             time.sleep(pause_s)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=500)
     assert process.returncode == 130
     assert err == f"retexo: interrupted; go on with: retexo run --resume {run}\n"
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
@@ -113,7 +113,7 @@ def test_run_stopped_before_its_first_round_says_so(tmp_path: Path) -> None:
     with started(run, "--checkpoint-every", "1000000") as process:
         wait_for(lambda: rounds_of(run) > 0)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=500)
     assert process.returncode == 130
     assert err.count("\n") == 1
     assert re.search("; .*no checkpoint", err)
@@ -127,7 +127,7 @@ def test_background_run_ignores_what_its_shell_told_it_to_ignore(tmp_path: Path)
         try:
             wait_for(lambda: rounds_of(run) > 5)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=500) == 0
         finally:
             process.kill()
     assert (run / "result.json").exists()
@@ -151,7 +151,7 @@ def test_file_that_cannot_grow_is_named_and_checkpoint_is_whole(tmp_path: Path) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=500,
         preexec_fn=limit_file_size,
     )
     assert done.returncode == 1
@@ -201,7 +201,7 @@ def test_full_disk_is_a_named_failure_and_run_goes_on_elsewhere(
             wait_for((run / "checkpoint.safetensors").exists)
             with pytest.raises(OSError, match="No space left"):
                 fill(small_disk / "filler")
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=500)
         finally:
             process.kill()
     assert process.returncode == 1

@@ -60,7 +60,7 @@ def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=500,
             check=False,
         )
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
         check=True,
     )
     loaded = {name for name in done.stdout.split() if name.partition(".")[0] in FOREIGN}

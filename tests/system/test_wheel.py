@@ -20,7 +20,7 @@ from tests.support.commands import ROOT, Marked, environment, offline, run_comma
 #: Of the library's files: Python, the report's page, and the programs for the kernel.
 _SUFFIXES = {".py", ".css", ".js", ".c", ".h", ".o", ".npz"}
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system]
 
 
 @pytest.fixture(scope="module")

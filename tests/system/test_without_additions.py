@@ -77,7 +77,7 @@ class Copy:
             text=True,
             capture_output=True,
             check=False,
-            timeout=200,
+            timeout=500,
         )
 
     @property

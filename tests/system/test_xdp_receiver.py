@@ -25,7 +25,7 @@ from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.loss import BadCable
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.system]
 
 PORT = 7411
 HEAD = PacketHead(token=2**63 + 9, stream=1, job=5, stage=2, sender=4)

@@ -26,7 +26,7 @@ COUNT, WIDTH, CLASSES = 45, 6, 3
 #: Gradients of one device, those of two, and what computed these.
 OneAndTwo = tuple[list[np.ndarray], list[np.ndarray], Unified]
 ITEMS = np.arange(0, COUNT, dtype=np.int64)[::-1]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 def unified_of(

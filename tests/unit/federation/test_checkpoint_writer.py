@@ -12,7 +12,7 @@ from retexo_fl.federation.checkpoint_writer import CheckpointWriter
 from retexo_fl.federation.checkpoints import Checkpoint
 from retexo_fl.federation.ledger_file import Piece
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 #: What the account had changed by.
 NOTHING = Piece(number=1, begin=9, content=b"", crc32=0)
 

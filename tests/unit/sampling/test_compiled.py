@@ -48,7 +48,7 @@ def run_kernel(site: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=500,
     )
     return done.stdout.strip()
 

@@ -217,7 +217,7 @@ def test_another_process_draws_the_same() -> None:
         "print(sample_digest(sampler.sample(np.arange(20), epoch=1, batch=2)))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=500
     )
     sampler = NeighbourSampler(random_adjacency(), (4, 3), seed=8)
     here = sample_digest(sampler.sample(np.arange(20), epoch=1, batch=2))

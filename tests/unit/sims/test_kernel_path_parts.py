@@ -143,7 +143,6 @@ def test_receiver_by_arrays_adds_exactly_over_loss_and_repeats() -> None:
         assert taker.counters()["data_duplicate"] > 0
 
 
-@pytest.mark.timeout(30)
 def test_receiver_by_tcp_adds_every_senders_exchanges_exactly() -> None:
     # Long enough that a message is added in parts.
     case = Case(way="TCP", width=33, senders=2, rows=5_000, exchanges=2, accumulators=70)

@@ -145,7 +145,7 @@ def test_folder_is_held_against_other_processes(tmp_path: Path) -> None:
 
     def told() -> str:
         command = [sys.executable, "-c", script, str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
         return done.stdout.strip()
 
     with owned_folder(tmp_path):

@@ -68,7 +68,6 @@ def test_only_what_a_receiver_takes_is_handed_over(loaded: BpfObject) -> None:
     assert codes == dict.fromkeys(codes, PASSES) | dict.fromkeys(("DATA", "PING"), REDIRECTS)
 
 
-@pytest.mark.timeout(60)
 def test_a_queue_that_is_not_there_is_named_at_once() -> None:
     require_bpf()
     with pytest.raises(ChannelUnavailable, match="queue 9: Invalid argument"):

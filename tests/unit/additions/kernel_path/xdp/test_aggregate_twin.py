@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
 from retexo_fl.additions.kernel_path.packets.layout import SKIP
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
@@ -56,7 +55,6 @@ def run_against_each_other(packets: int, seed: int) -> dict[str, int]:
         return twins.counted()
 
 
-@pytest.mark.timeout(120)
 def test_program_and_twin_agree_on_packets_at_random() -> None:
     require_bpf()
     counted = run_against_each_other(_PACKETS, seed=5)

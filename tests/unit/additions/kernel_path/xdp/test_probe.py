@@ -45,7 +45,7 @@ def test_missing_privileges_are_named_without_heavy_libraries(kept: str, missing
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=500,
     )
     assert json.loads(ran.stdout) == [False, missing, False, False]
 
