@@ -623,7 +623,7 @@ def _histories(files: Files, noted: Noted, histories: int, steps: int) -> None:
         History(files, noted, number).run(steps)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_no_history_of_questions_tells_of_fewer_than_three(files: Files, noted: Noted) -> None:
     _histories(files, noted, histories=32, steps=8)
 

@@ -30,7 +30,7 @@ def test_outputs_are_those_of_a_run(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.filterwarnings("default")
 def test_all_run_again_in_one_folder_in_another_order(tmp_path: Path) -> None:
     said: dict[str, list[str]] = {}

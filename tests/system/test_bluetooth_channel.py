@@ -12,7 +12,7 @@ import pytest
 from tests.support.bluetooth_vm import GuestVerdict
 from tests.support.channel_contract import ChannelContract
 
-pytestmark = [pytest.mark.system, pytest.mark.virtual, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.virtual, pytest.mark.timeout(2400)]
 
 _CONTRACT = [name for name in vars(ChannelContract) if name.startswith("test_")]
 

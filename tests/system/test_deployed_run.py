@@ -19,7 +19,7 @@ from tests.support.commands import FLOWER_ENVIRONMENT, ROOT, environment, progra
 from tests.support.loopback import free_ports
 from tests.support.runs import events_of, model_bytes, train
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 CLIENTS = 2
 KEYS = ("--clients", str(CLIENTS), "--hidden", "4", "--layers", "1")

@@ -22,7 +22,7 @@ from tests.support.memory import MemoryWatch
 from tests.support.places import host_names
 from tests.support.runs import curves_of, model_bytes, result_of
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 #: Each message starts a program of Flower's, two seconds of CPU.
 CLIENTS = 3

@@ -18,7 +18,7 @@ from tests.support.part import connects, wait_until
 from tests.support.places import AGENT_PORT, SUPERLINK_PORT, host_names
 from tests.support.runs import result_of
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 BY_HAND, AS_SERVICES = ROOT / "docs" / "deployment.md", ROOT / "docs" / "services.md"
 OTHERS, INSTALLATION = ROOT / "docs" / "other-networks.md", ROOT / "docs" / "installation.md"

@@ -33,7 +33,7 @@ pytestmark = [
     # It times packets, and takes as long as a training over such links: not beside other tests.
     pytest.mark.slow,
     pytest.mark.real_graphs,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(2400),
 ]
 
 CLIENTS = 2

@@ -20,7 +20,7 @@ from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.kernel import require_bpf
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 
 _PACKETS = int(os.environ.get("RETEXO_FUZZ_PACKETS", "200000"))
 #: Far below the 256 frames that a virtual cable's end holds.

@@ -25,7 +25,7 @@ from tests.support.hosts import Hosts
 from tests.support.places import host_names
 from tests.support.runs import events_of, model_bytes, result_of, train
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 CLIENTS = 3
 KEYS: dict[str, Any] = {"layers": 1, "hidden": 8, "rounds": 2, "secure_aggregation": "masked"}

@@ -25,7 +25,7 @@ from tests.support.places import host_names
 from tests.support.predictions import cut, files_in, summary_of
 from tests.support.runs import train
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 
 CLIENTS = 2
 OPTIONS = ("--profile", "retexo", "--hidden", "8", "--layers", "1", "--rounds", "1")

@@ -20,7 +20,7 @@ from tests.support.owners import agreed
 from tests.support.recipes import THREE, write_sites
 from tests.system.test_deployed_run import WAIT_S, answers, running, wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 CHOICE = ("--log", "balance", "--min-count", "5")
 

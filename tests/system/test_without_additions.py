@@ -23,7 +23,7 @@ from tests.support.agents import agents, retexo
 from tests.support.commands import ROOT, environment
 from tests.support.runs import model_bytes
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 
 _RUN: Final = ("run", "--clients", "2", "--rounds", "2", "--hidden", "8", "--quiet", "--out")
 #: By addition, commands that take it, and what is named.
