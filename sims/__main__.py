@@ -57,8 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             check_writable(out)
             setting = Setting(quick=asked.quick, data_dir=asked.data_dir, kept=out / KEPT_NAME)
-            outcome = load_recipe(asked.name).run(setting)
-            paths, checks = write_results(out, asked.name, setting, outcome), outcome.checks
+            paths, checks = write_results(out, asked.name, setting, load_recipe(asked.name))
     except RetexoError as error:
         print(f"sims: error: {error}", file=sys.stderr)
         return error.exit_code

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from retexo_fl.errors import ConfigurationError
 from sims import recipes
 from sims.outcome import Outcome
 
+Some = TypeVar("Some")
 RECIPES: Final = tuple(sorted(module.name for module in iter_modules(recipes.__path__)))
 
 
@@ -28,6 +30,10 @@ class Setting:
     quick: bool = False
     data_dir: Path | None = None
     kept: Path | None = None
+
+    def few(self, values: Sequence[Some]) -> Sequence[Some]:
+        """Return the first of some values with ``--quick``, else all."""
+        return values[:1] if self.quick else values
 
     def has(self, dataset: str) -> bool:
         """Say whether a graph is at hand."""
@@ -47,7 +53,13 @@ class Setting:
 
 
 class Recipe(Protocol):
-    """What a file in ``sims/recipes`` has."""
+    """What a file in ``sims/recipes`` has.
+
+    It may have more, which is made of figures alone, be they new or of a written result:
+    ``checks_from(figures, *, quick)`` returns the lines that must hold,
+    ``published_beside(figures)`` every published figure of the experiment, and
+    ``pictures(figures)`` what draws, each in axes of its own.
+    """
 
     #: What the experiment shows, in half a line.
     PURPOSE: str

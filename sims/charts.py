@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from sims.outcome import Figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +49,13 @@ def draw_bars(
                 axes.plot(ends, (mark, mark), color="black", linewidth=1.5)
     axes.set_xticks(range(len(groups)), groups, fontsize=8)
     put_legend_below(axes)
+
+
+def draw_line(axes: Axes, figures: Figures, metrics: Mapping[float, str], **style: Any) -> None:
+    """Draw figures over their places, those that there are; ``style`` is of ``Axes.plot``."""
+    points = [(x, figures[metric].ours) for x, metric in metrics.items() if metric in figures]
+    if points:
+        axes.plot(*zip(*points, strict=True), **style)
 
 
 def put_legend_below(axes: Axes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.client.api import AnswerT, ClientApi, EvaluateAnswer, EvaluateRequest, Request
+from retexo_fl.client.api import EvaluateRequest, Request
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph.labels import CLASSES
@@ -48,7 +48,15 @@ def train_scored(keys: Keys) -> Trained:
     regression R² beside the error.
     """
     totals: list[np.ndarray] = []
-    trained = train_whole(keys, lambda _, client: _Listened(client, totals))
+
+    def listen(index: int, request: Request[Any], answer: Any) -> Any:
+        """Keep what the client sends of the test."""
+        del index
+        if isinstance(request, EvaluateRequest) and request.nodes == "test":
+            totals.append(answer.metric.array())
+        return answer
+
+    trained = train_whole(keys, listen)
     scores = {trained.result["metric"]["name"]: trained.result["metric"]["value"]}
     if trained.result["errors"]:
         scores |= {name: trained.result["errors"][name] for name in (RMSE, R2)}
@@ -58,22 +66,6 @@ def train_scored(keys: Keys) -> Trained:
         counts = np.sum(totals, axis=0)
         scores = {name: ranking(CLASSES).value(counts) for name, ranking in _RANKINGS.items()}
     return replace(trained, result={**trained.result, SCORES: scores})
-
-
-class _Listened:
-    """Does all that its client does; what it sends of the test is kept."""
-
-    def __init__(self, client: ClientApi, totals: list[np.ndarray]) -> None:
-        self._client = client
-        self._totals = totals
-
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """Return the client's answer."""
-        answer = self._client.ask(request)
-        if isinstance(request, EvaluateRequest) and request.nodes == "test":
-            assert isinstance(answer, EvaluateAnswer)
-            self._totals.append(answer.metric.array())
-        return answer
 
 
 def _f1(label: Mapping[str, Any]) -> float:

@@ -115,7 +115,7 @@ def boundary_of_gamma(name: str, gamma: float) -> float:
     """
     shape = shape_of(LARGE[name], "sage")
     none, many = (
-        {one: volume.paper / 2 for one, volume in predict(shape, _two(b), ROUNDS).items()}
+        {one: volume.paper / 2 for one, volume in predict(shape, pairs_of_two(b), ROUNDS).items()}
         for b in (0, LARGE[name].nodes)
     )
     slopes = {one: (many[one] - none[one]) / LARGE[name].nodes for one in none}
@@ -123,5 +123,6 @@ def boundary_of_gamma(name: str, gamma: float) -> float:
     return rest / (slopes["standard"] - gamma * slopes["lazy"])
 
 
-def _two(boundary: int) -> np.ndarray:
+def pairs_of_two(boundary: int) -> np.ndarray:
+    """Return [2, 2] vectors of two clients with B boundary nodes each."""
     return np.array([[0, boundary], [boundary, 0]])

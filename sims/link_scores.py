@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from retexo_fl.channels import MemoryChannel
-from retexo_fl.client.api import (
-    AnswerT,
-    ClientApi,
-    CollectRequest,
-    EvaluateRequest,
-    PublishRequest,
-    Request,
-)
+from retexo_fl.client.api import CollectRequest, EvaluateRequest, PublishRequest, Request
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import make_config
@@ -41,7 +34,17 @@ def train_links(keys: Keys) -> Trained:
     """Train, and leave the test's rankings on the whole graph under :data:`WHOLE_GRAPH`."""
     asked: dict[int, PublishRequest] = {}
     tests: list[EvaluateRequest] = []
-    trained = train_whole(keys, lambda _, client: _Listened(client, asked, tests))
+
+    def listen(index: int, request: Request[Any], answer: Any) -> Any:
+        """Keep what made the selected layers' rows, and the test."""
+        del index
+        if isinstance(request, PublishRequest):
+            asked[request.ticket.stage] = request
+        if isinstance(request, EvaluateRequest) and request.nodes == "test":
+            tests.append(request)
+        return answer
+
+    trained = train_whole(keys, listen)
     scores = _judged(keys, asked, tests[0])
     return replace(trained, result={**trained.result, WHOLE_GRAPH: scores})
 
@@ -60,25 +63,3 @@ def _judged(
         client.ask(CollectRequest(ticket=asked[stage].ticket, close=True))
     counts = client.ask(replace(test, last=False)).metric.array()
     return {name: ranking.value(counts) for name, ranking in _RANKINGS.items()}
-
-
-class _Listened:
-    """Does all that its client does; what made the selected layers' rows is kept, and the test."""
-
-    def __init__(
-        self,
-        client: ClientApi,
-        asked: dict[int, PublishRequest],
-        tests: list[EvaluateRequest],
-    ) -> None:
-        self._client = client
-        self._asked = asked
-        self._tests = tests
-
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """Return the client's answer."""
-        if isinstance(request, PublishRequest):
-            self._asked[request.ticket.stage] = request
-        if isinstance(request, EvaluateRequest) and request.nodes == "test":
-            self._tests.append(request)
-        return self._client.ask(request)

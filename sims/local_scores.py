@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from retexo_fl.client.api import (
-    AnswerT,
-    ClientApi,
+    CollectRequest,
     EvaluateRequest,
+    PublishRequest,
     Request,
-    TrainAnswer,
     TrainRequest,
 )
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import make_config
 from retexo_fl.updates import with_zeros
 from sims.trained import Trained
-from sims.training import Change, train_whole
+from sims.training import train_whole
 from sims.trainings import Keys
 
 #: Where :func:`train_with_local_scores` leaves its figure.
@@ -53,40 +55,30 @@ class LocalScores:
         return self.accuracy(best, "test")
 
 
-class ScoredClient:
-    """Does all that its client does, and grades the client's model after its local steps."""
-
-    def __init__(self, client: ClientApi, scores: LocalScores) -> None:
-        self._client = client
-        self._scores = scores
-
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """Return the client's answer; the change in an update is what its model differs by."""
-        answer = self._client.ask(request)
-        if isinstance(request, TrainRequest) and isinstance(answer, TrainAnswer):
-            self._grade(request, answer)
-        return answer
-
-    def _grade(self, request: TrainRequest, answer: TrainAnswer) -> None:
-        own = request.weights
-        if answer.examples:
-            own = own + (with_zeros(answer.update_sum) / answer.examples).astype(own.dtype)
-        for nodes in ("validation", "test"):
-            asked = EvaluateRequest(ticket=request.ticket, weights=own, nodes=nodes)
-            found = self._client.ask(asked)
-            self._scores.add(request.ticket.round, nodes, found.correct, found.examples)
-
-
 def train_with_local_scores(keys: Keys) -> Trained:
     """Train by federated averaging of the whole model, and grade the clients' own models too.
 
     Source: OpenFGL 1.1.0, evaluation mode ``local_model_on_local_data``: after its local epochs,
     on its own test nodes, each node counting once, at the round that validates best.
     """
-    scores = LocalScores()
+    config, scores = make_config(keys), LocalScores()
+    # Of their own: a client that trains answers for one content at a place, its server's.
+    graders = InProcessClients(make_parts(config), config)
 
-    def scoring() -> Change:
-        return lambda _, client: ScoredClient(client, scores)
+    def grade(index: int, request: Request[Any], answer: Any) -> Any:
+        """Judge what the client's model has become; an update says what it differs by."""
+        grader = graders.find(request.ticket.job, index)
+        if isinstance(request, PublishRequest | CollectRequest):
+            grader.ask(request)
+        if isinstance(request, TrainRequest):
+            own = request.weights
+            if answer.examples:
+                own = own + (with_zeros(answer.update_sum) / answer.examples).astype(own.dtype)
+            for nodes in ("validation", "test"):
+                asked = EvaluateRequest(ticket=request.ticket, weights=own, nodes=nodes)
+                found = grader.ask(asked)
+                scores.add(request.ticket.round, nodes, found.correct, found.examples)
+        return answer
 
-    trained = train_whole(keys, scoring())
+    trained = train_whole(keys, grade)
     return replace(trained, result={**trained.result, LOCAL_ACCURACY: scores.selected()})

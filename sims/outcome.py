@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+#: Draws in axes.
+Draw = Callable[["Axes"], None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
@@ -59,6 +62,11 @@ class Row:
     ours: float
     reference: float | None = None
     spread: Spread | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Those of all seeds; the figure alone where it is the mean of nothing."""
+        return (self.ours,) if self.spread is None else self.spread.values
 
     @classmethod
     def of(
@@ -144,19 +152,15 @@ class Outcome:
         title: A line for people.
         setting: Sizes, inputs, whose the reference figures are, how settings were chosen.
         rows: The figures.
-        checks: Lines that must hold.
-        published: Every published figure of the experiment, beside ours.
-        draw: Draws the figure.
-        beside: Draws what stands to the right of it, each in axes of its own.
+        checks: Lines that must hold, where more than figures tells it.
+        pictures: Draw, where more than figures are drawn; each in axes of its own.
     """
 
     title: str
     setting: Mapping[str, Any]
     rows: list[Row]
-    draw: Callable[[Axes], None]
     checks: tuple[Check, ...] = ()
-    published: tuple[Cell, ...] = ()
-    beside: tuple[Callable[[Axes], None], ...] = ()
+    pictures: tuple[Draw, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """Return what was found, as JSON has it."""
@@ -164,6 +168,6 @@ class Outcome:
             "title": self.title,
             "setting": dict(self.setting),
             "rows": [asdict(row) for row in self.rows],
-            "published": [asdict(cell) for cell in self.published],
+            "published": [],
             "checks": [check.facts() for check in self.checks],
         }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from retexo_fl.config import Scalar
 from sims.catalogue import Setting
-from sims.trainings import Keys, Trainings
+from sims.sweep import Sweep
+from sims.trainings import Keys
 
 #: RETEXO's settings for its small graphs.
 #: Source: RETEXO, section 4 (data sets and hyperparameters).
@@ -57,8 +59,8 @@ OPTIONAL: Final = ("lastfm_asia", "reddit", "products")
 SEEDS: Final = (0, 1, 2, 3, 4)
 
 
-def keys_for(setting: Setting, dataset: str, *, model: str, algorithm: str) -> dict[str, Any]:
-    """Return the paper's settings for a graph, a layer and an algorithm.
+def keys_for(setting: Setting, dataset: str, model: str, **more: Scalar) -> dict[str, Any]:
+    """Return the paper's settings for a graph and a layer, those of ``--quick``, and more keys.
 
     Raises:
         ConfigurationError: The graph is not at hand.
@@ -66,15 +68,15 @@ def keys_for(setting: Setting, dataset: str, *, model: str, algorithm: str) -> d
     large = _LARGE.get(dataset, {})
     if model == "gat":
         large = {**large, **_LARGE_GAT.get(dataset, {})}
-    keys = {
+    return {
         **SMALL,
         **large,
         "dataset": dataset,
         "data-dir": setting.folder_with(dataset),
         "model": model,
-        "algorithm": algorithm,
+        **(QUICK if setting.quick else {}),
+        **more,
     }
-    return {**keys, **QUICK} if setting.quick else keys
 
 
 def at_hand(setting: Setting, datasets: Iterable[str]) -> list[str]:
@@ -89,23 +91,20 @@ def at_hand(setting: Setting, datasets: Iterable[str]) -> list[str]:
     return found
 
 
-def described(
-    setting: Setting, keys: Keys, seeds: Sequence[int], trainings: Trainings, **notes: object
-) -> dict[str, object]:
+def described(setting: Setting, keys: Keys, sweep: Sweep, **notes: object) -> dict[str, object]:
     """Return an outcome's setting: keys that all trainings share, seeds, commits and notes.
 
     Args:
         setting: With its ``quick``, :data:`QUICK` takes the place of what the keys say.
         keys: Of all trainings; where a graph lies is left out.
-        seeds: Of the trainings.
-        trainings: Tells the commits.
+        sweep: Tells seeds and commits.
         notes: What else a reader should know.
     """
     shared = {key: value for key, value in keys.items() if key != "data-dir"}
     if setting.quick:
         shared |= {key: value for key, value in QUICK.items() if key in keys}
     told = {name.replace("_", " "): note for name, note in notes.items()}
-    return {**shared, "seeds": list(seeds), "trained at commit": trainings.commits, **told}
+    return {**shared, "seeds": list(sweep.seeds), "trained at commit": sweep.commits, **told}
 
 
 def missing_note(setting: Setting, datasets: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import io
 import json
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -16,9 +16,9 @@ from typing import Any, Final
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.files import write_whole
-from sims.catalogue import Setting, load_recipe
+from sims.catalogue import Recipe, Setting, load_recipe
 from sims.origin import commit
-from sims.outcome import Cell, Check, Figures, Outcome, figures_of, rows_of
+from sims.outcome import Cell, Check, Draw, Figures, figures_of, rows_of
 
 #: Of one pair of axes.
 _INCHES: Final = (8.0, 4.5)
@@ -45,23 +45,21 @@ def check_writable(folder: Path) -> None:
         raise ConfigurationError(f"--out: {folder} cannot be made ({error.strerror})") from error
 
 
-def write_results(folder: Path, name: str, setting: Setting, outcome: Outcome) -> list[Path]:
-    """Write the three files of an outcome and return their paths."""
-    facts = {"name": name, **origin(name, setting), **outcome.facts()}
-    contents = {
-        "json": (json.dumps(facts, indent=2) + "\n").encode(),
-        "md": markdown(facts).encode(),
-        "png": _figure(outcome),
-    }
-    paths = []
-    for suffix, content in contents.items():
-        paths.append(folder / f"{name}.{suffix}")
-        write_whole(paths[-1], [content])
-    return paths
+def write_results(
+    folder: Path, name: str, setting: Setting, recipe: Recipe
+) -> tuple[list[Path], Sequence[Check]]:
+    """Run a recipe and write its three files.
+
+    Returns:
+        Their paths, and the lines that must hold.
+    """
+    outcome = recipe.run(setting)
+    facts = restated({"name": name, **origin(name, setting), **outcome.facts()}, recipe)
+    return _write(folder, facts, outcome.pictures or _pictures(facts, recipe))
 
 
 def restate_results(folder: Path, name: str) -> tuple[list[Path], Sequence[Check]]:
-    """Make published cells and lines anew from the figures of a written result; the rest stays.
+    """Make anew what follows from the figures of a written result; the rest stays.
 
     Returns:
         The paths that were written, and the lines.
@@ -69,29 +67,28 @@ def restate_results(folder: Path, name: str) -> tuple[list[Path], Sequence[Check
     Raises:
         ConfigurationError: There is no such result.
     """
-    paths = [folder / f"{name}.{suffix}" for suffix in ("json", "md")]
+    path = folder / f"{name}.json"
     try:
-        facts = json.loads(paths[0].read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"--restate: {paths[0]} is not a written result ({error}); expected one of `python -m "
+            f"--restate: {path} is not a written result ({error}); expected one of `python -m "
             f"sims {name}`"
         ) from error
-    facts = restated(facts)
-    write_whole(paths[0], [(json.dumps(facts, indent=2) + "\n").encode()])
-    write_whole(paths[1], [markdown(facts).encode()])
-    return paths, [Check(**check) for check in facts["checks"]]
+    recipe = load_recipe(name)
+    facts = restated(facts, recipe)
+    return _write(folder, facts, _pictures(facts, recipe))
 
 
-def restated(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a written result with published cells and lines as the code of today makes them.
+def restated(facts: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return a result with published cells and lines as the code of today makes them.
 
     A recipe whose lines need more than its figures has no ``checks_from``: they stay as they are.
     """
-    recipe, figures = load_recipe(str(facts["name"])), figures_of(rows_of(facts["rows"]))
+    figures = figures_of(rows_of(facts["rows"]))
     quick = "--quick" in str(facts["command"]).split()
-    checks_from: Callable[..., list[Check]] | None = getattr(recipe, "checks_from", None)
-    published_beside: Callable[[Figures], list[Cell]] | None = getattr(
+    checks_from: Callable[..., Iterable[Check]] | None = getattr(recipe, "checks_from", None)
+    published_beside: Callable[[Figures], Iterable[Cell]] | None = getattr(
         recipe, "published_beside", None
     )
     checks = facts["checks"]
@@ -102,6 +99,28 @@ def restated(facts: Mapping[str, Any]) -> dict[str, Any]:
     )
     known = {key: value for key, value in facts.items() if key not in ("published", "checks")}
     return {**known, "published": published, "checks": checks}
+
+
+def _pictures(facts: Mapping[str, Any], recipe: Recipe) -> Sequence[Draw]:
+    """Return what draws a result's figures; nothing where more than they are drawn."""
+    pictures: Callable[[Figures], Sequence[Draw]] | None = getattr(recipe, "pictures", None)
+    return () if pictures is None else pictures(figures_of(rows_of(facts["rows"])))
+
+
+def _write(
+    folder: Path, facts: Mapping[str, Any], pictures: Sequence[Draw]
+) -> tuple[list[Path], Sequence[Check]]:
+    contents = {
+        "json": (json.dumps(facts, indent=2) + "\n").encode(),
+        "md": markdown(facts).encode(),
+    }
+    if pictures:
+        contents["png"] = _figure(str(facts["title"]), pictures)
+    paths = []
+    for suffix, content in contents.items():
+        paths.append(folder / f"{facts['name']}.{suffix}")
+        write_whole(paths[-1], [content])
+    return paths, [Check(**check) for check in facts["checks"]]
 
 
 def origin(name: str, setting: Setting) -> dict[str, Any]:
@@ -157,16 +176,16 @@ def _cell_line(cell: Mapping[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _figure(outcome: Outcome) -> bytes:
+def _figure(title: str, pictures: Sequence[Draw]) -> bytes:
     from matplotlib.figure import Figure
 
     width, height = _INCHES
-    width += _INCHES_BESIDE * len(outcome.beside)
+    width += _INCHES_BESIDE * (len(pictures) - 1)
     figure = Figure(figsize=(width, height), layout="constrained")
-    draws = (outcome.draw, *outcome.beside)
-    for draw, axes in zip(draws, figure.subplots(ncols=len(draws), squeeze=False)[0], strict=True):
-        draw(axes)
-    figure.suptitle(outcome.title, fontsize=10)
+    axes = figure.subplots(ncols=len(pictures), squeeze=False)[0]
+    for draw, place in zip(pictures, axes, strict=True):
+        draw(place)
+    figure.suptitle(title, fontsize=10)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": ""})
     return file.getvalue()

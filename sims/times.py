@@ -27,6 +27,11 @@ class NetworkTime(NamedTuple):
         """Message passing and aggregation of training alone."""
         return self.message_passing_s + self.aggregation_s
 
+    @property
+    def with_validation_s(self) -> float:
+        """The same, with the validation of each round's weights."""
+        return self.total_s + self.validation_s
+
 
 def network_time(trained: Trained) -> NetworkTime:
     """Return what the modelled links cost; nothing where they are ideal.

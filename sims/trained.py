@@ -24,12 +24,14 @@ class Trained:
             of each measure, every byte once.
         history: One mapping for each round: ``stage``, ``round``, ``val_accuracy``.
         commit: Of the code that trained it.
+        wall_s: It took, with all that comes before the first round.
     """
 
     result: Mapping[str, Any]
     moved: list[dict[str, Any]]
     history: list[dict[str, Any]]
     commit: str
+    wall_s: float = 0.0
 
     @property
     def accuracy(self) -> float:
@@ -78,15 +80,6 @@ class Trained:
     def at_clients(self, measure: str = "payload") -> int:
         """Return the bytes as the paper counts: a vector is both sent and received."""
         return 2 * self.boundary(measure) + self.model(measure)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the inverse of ``Trained(**...)``."""
-        return {
-            "result": dict(self.result),
-            "moved": self.moved,
-            "history": self.history,
-            "commit": self.commit,
-        }
 
 
 def bytes_of(line: Mapping[str, Any], measure: str) -> int:

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -85,7 +86,7 @@ class Trainings:
             if not ours:
                 return None
             trained = how(keys)
-            write_whole(path, [json.dumps(trained.as_json()).encode()])
+            write_whole(path, [json.dumps(asdict(trained)).encode()])
             return trained
 
 

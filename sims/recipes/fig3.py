@@ -7,19 +7,19 @@ virtual time. The two are never added: they stand in columns, and in axes, of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS, put_legend_below
-from sims.outcome import Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Check, Draw, Figures, Outcome
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
-from sims.times import NetworkTime, computing_s, network_time
-from sims.trained import Trained
-from sims.trainings import Trainings
+from sims.sweep import Column, Place, Sweep
+from sims.times import computing_s, network_time
+from sims.trainings import Keys
 from sims.variants import LAZY, STANDARD, Variant, bns
 
 if TYPE_CHECKING:
@@ -43,84 +43,39 @@ PASSING: Final = "modelled: message passing"
 AGGREGATION: Final = "modelled: aggregation"
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    model: str
-    variant: str
-    seed: int
-
-
-class Times(NamedTuple):
-    """Seconds of one training: measured, and modelled."""
-
-    computing_s: float
-    network: NetworkTime
-
-
-#: Of all seeds, by graph, layer and algorithm.
-Cells = Mapping[tuple[str, str, str], list[Times]]
+COLUMNS: Final = (
+    Column(COMPUTING, "s", computing_s),
+    Column(PASSING, "s", lambda trained: network_time(trained).message_passing_s),
+    Column(AGGREGATION, "s", lambda trained: network_time(trained).aggregation_s),
+)
 
 
 def run(setting: Setting) -> Outcome:
     """Train every algorithm over modelled links."""
-    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
+    datasets = at_hand(setting, setting.few(DATASETS))
     models = MODELS[1:] if setting.quick else MODELS
-    seeds = SEEDS[:1] if setting.quick else SEEDS
-    trainings = Trainings(setting.kept)
-    places = list(product(datasets, models, VARIANTS))
-    cases = [Case(*place, seed) for seed in seeds for place in places]
-    found = trainings.all({case: _keys(setting, case) for case in cases})
-    cells = {place: [_times(found[Case(*place, seed)]) for seed in seeds] for place in places}
-    rows = [row for place in places for row in _rows(place, cells)]
+    more: Keys = {"clients": CLIENTS, "links": LINKS}
+    sweep = Sweep(setting, SEEDS)
+    sweep.train(
+        {
+            (dataset, model, name): keys_for(setting, dataset, model, **VARIANTS[name], **more)
+            for dataset, model, name in product(datasets, models, VARIANTS)
+        }
+    )
     return Outcome(
         title=f"RETEXO, figure 3: where the time goes, {CLIENTS} clients",
         setting=described(
             setting,
-            {**SMALL, "clients": CLIENTS, "links": LINKS},
-            seeds,
-            trainings,
+            {**SMALL, **more},
+            sweep,
             reference="standard training of ours",
             computing="measured, all clients one after the other, on average a client",
             network="modelled: message passing is exchanges and waiting for clients in rounds, "
             "aggregation is waiting for the server",
             published=NOT_AT_HAND["fig3"],
         ),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=lambda axes: _draw_computing(axes, cells),
-        beside=(lambda axes: _draw_network(axes, cells),),
+        rows=sweep.rows(COLUMNS, last="standard"),
     )
-
-
-def _keys(setting: Setting, case: Case) -> dict[str, Any]:
-    variant = VARIANTS[case.variant]
-    keys = keys_for(setting, case.dataset, model=case.model, algorithm=str(variant["algorithm"]))
-    return {**keys, **variant, "clients": CLIENTS, "links": LINKS, "seed": case.seed}
-
-
-def _times(trained: Trained) -> Times:
-    return Times(computing_s=computing_s(trained), network=network_time(trained))
-
-
-def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
-    dataset, model, _ = place
-    standard = cells[dataset, model, "standard"]
-    parts: Mapping[str, Callable[[Times], float]] = {
-        COMPUTING: lambda times: times.computing_s,
-        PASSING: lambda times: times.network.message_passing_s,
-        AGGREGATION: lambda times: times.network.aggregation_s,
-    }
-    return [
-        Row.of(
-            _metric(part, place),
-            [seconds(times) for times in cells[place]],
-            unit="s",
-            reference=fmean(seconds(times) for times in standard),
-        )
-        for part, seconds in parts.items()
-    ]
 
 
 #: Updates are sent without their zeros, which are not the same in both.
@@ -129,13 +84,17 @@ _ALIKE: Final = 0.05
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     """Return the lines that must hold; with few rounds computing is mostly a first evaluation."""
-    places = [
-        (dataset, model)
-        for dataset, model in product(DATASETS, MODELS)
-        if _metric(PASSING, (dataset, model, "lazy")) in figures
-    ]
+    places = list(dict.fromkeys((dataset, model) for dataset, model, _ in _places(figures)))
     lines = [line for place in places for line in _passing_checks(figures, *place)]
     return lines if quick else [*lines, *(_computing_check(figures, *place) for place in places)]
+
+
+def _places(figures: Figures) -> list[tuple[str, str, str]]:
+    return [
+        place
+        for place in product(DATASETS, MODELS, VARIANTS)
+        if _metric(COMPUTING, place) in figures
+    ]
 
 
 def _passing_checks(figures: Figures, dataset: str, model: str) -> list[Check]:
@@ -170,29 +129,32 @@ def _computing_check(figures: Figures, dataset: str, model: str) -> Check:
     )
 
 
-def _metric(part: str, place: tuple[str, str, str]) -> str:
-    return f"{part}, {', '.join(place)}"
+def _metric(part: str, place: Place) -> str:
+    return ", ".join((part, *place))
 
 
-def _draw_computing(axes: Axes, cells: Cells) -> None:
-    values = [fmean(times.computing_s for times in each) for each in cells.values()]
-    axes.bar(range(len(cells)), values, color=COLORS[0], label="computing")
-    _name(axes, cells)
-    axes.set_title("measured", fontsize=9)
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws measured and modelled seconds, each in axes of their own."""
+    return [
+        partial(_draw, figures, "measured", {"computing": (COMPUTING, 0)}),
+        partial(
+            _draw,
+            figures,
+            f"modelled: {LINKS}",
+            {"aggregation": (AGGREGATION, 6), "message passing": (PASSING, 3)},
+        ),
+    ]
 
 
-def _draw_network(axes: Axes, cells: Cells) -> None:
-    passing = [fmean(t.network.message_passing_s for t in each) for each in cells.values()]
-    reduced = [fmean(t.network.aggregation_s for t in each) for each in cells.values()]
-    places = range(len(cells))
-    axes.bar(places, reduced, color=COLORS[6], label="aggregation")
-    axes.bar(places, passing, bottom=reduced, color=COLORS[3], label="message passing")
-    _name(axes, cells)
-    axes.set_title(f"modelled: {LINKS}", fontsize=9)
-
-
-def _name(axes: Axes, cells: Cells) -> None:
-    names = ["\n".join(place) for place in cells]
-    axes.set_xticks(range(len(names)), names, fontsize=6)
+def _draw(figures: Figures, title: str, parts: Mapping[str, tuple[str, int]], axes: Axes) -> None:
+    """Draw parts above each other, given by label with their columns and colours."""
+    places = _places(figures)
+    bottoms = [0.0] * len(places)
+    for label, (part, color) in parts.items():
+        heights = [figures[_metric(part, place)].ours for place in places]
+        axes.bar(range(len(places)), heights, bottom=bottoms, color=COLORS[color], label=label)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    axes.set_xticks(range(len(places)), ["\n".join(place) for place in places], fontsize=6)
+    axes.set_title(title, fontsize=9)
     axes.set_ylabel("seconds")
     put_legend_below(axes)

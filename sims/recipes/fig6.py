@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS
 from sims.curves import accuracy_curve, bytes_until
-from sims.outcome import Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Check, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
-from sims.trained import Trained
-from sims.trainings import Trainings
+from sims.sweep import ACCURACY, Column, Place, Sweep
 from sims.variants import DROP, LAZY, STANDARD, Variant, bns
 
 if TYPE_CHECKING:
@@ -44,79 +43,54 @@ ALLOWED: Final = 0.01
 ALLOWED_QUICK: Final = 0.03
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    variant: str
-    seed: int
+COLUMNS: Final = (
+    ACCURACY,
+    Column("moved in all", "MB", lambda trained: trained.at_clients() / 1e6),
+)
 
 
 def run(setting: Setting) -> Outcome:
     """Train every algorithm on every graph."""
-    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
-    seeds = SEEDS[:1] if setting.quick else SEEDS
-    trainings = Trainings(setting.kept)
-    cases = [Case(*values) for values in product(datasets, VARIANTS, seeds)]
-    found = trainings.all({case: _keys(setting, case) for case in cases})
-    rows = [row for pair in product(datasets, VARIANTS) for row in _rows(*pair, found, seeds)]
+    datasets = at_hand(setting, setting.few(DATASETS))
+    sweep = Sweep(setting, SEEDS)
+    sweep.train(
+        {
+            (dataset, name): keys_for(setting, dataset, MODEL, **VARIANTS[name])
+            for dataset, name in product(datasets, VARIANTS)
+        }
+    )
     return Outcome(
         title=f"RETEXO, figure 6: accuracy against bytes moved, {MODEL}, two clients",
         setting=described(
             setting,
             {**SMALL, "model": MODEL},
-            seeds,
-            trainings,
+            sweep,
             reference="standard training of ours",
             volume="payload of exchanges, weights and updates; a vector counted at both ends",
             published=NOT_AT_HAND["fig6"],
         ),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=lambda axes: _draw(axes, datasets[0], found),
-        beside=tuple(partial(_draw_of, dataset, found) for dataset in datasets[1:]),
+        rows=[
+            row
+            for place in sweep.found
+            for row in (
+                *sweep.rows(COLUMNS, last="standard", places=[place]),
+                *_arrivals(sweep, place),
+            )
+        ],
+        pictures=tuple(partial(_draw, sweep, dataset) for dataset in datasets),
     )
 
 
-def _keys(setting: Setting, case: Case) -> dict[str, Any]:
-    variant = VARIANTS[case.variant]
-    keys = keys_for(setting, case.dataset, model=MODEL, algorithm=str(variant["algorithm"]))
-    return {**keys, **variant, "seed": case.seed}
-
-
-def _rows(
-    dataset: str, variant: str, found: Mapping[Case, Trained], seeds: tuple[int, ...]
-) -> list[Row]:
-    ours = [found[Case(dataset, variant, seed)] for seed in seeds]
-    standard = [found[Case(dataset, "standard", seed)] for seed in seeds]
-    name = f"{dataset}, {variant}"
-    rows = [
-        Row.of(
-            f"test accuracy, {name}",
-            [one.accuracy for one in ours],
-            unit="share",
-            reference=Row.of("", [one.accuracy for one in standard], unit="").ours,
-        ),
-        Row.of(
-            f"moved in all, {name}",
-            [one.at_clients() / 1e6 for one in ours],
-            unit="MB",
-            reference=Row.of("", [one.at_clients() / 1e6 for one in standard], unit="").ours,
-        ),
-    ]
-    return rows + _arrivals(name, ours, standard)
-
-
-def _arrivals(name: str, ours: list[Trained], standard: list[Trained]) -> list[Row]:
+def _arrivals(sweep: Sweep, place: Place) -> list[Row]:
     """Return the MB until a curve is close to standard training's best; none if one never is."""
     until = []
-    for one, other in zip(ours, standard, strict=True):
+    for one, other in zip(sweep.found[place], sweep.found[place[0], "standard"], strict=True):
         best = max(point.accuracy for point in accuracy_curve(other))
         until.append(bytes_until(accuracy_curve(one), best - CLOSE))
     arrived = [value for value in until if value is not None]
     if len(arrived) < len(until):
         return []
-    return [Row.of(f"{UNTIL}, {name}", arrived, unit="MB")]
+    return [Row.of(", ".join((UNTIL, *place)), arrived, unit="MB")]
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
@@ -156,13 +130,9 @@ def _arrival_check(figures: Figures, dataset: str) -> Check:
     )
 
 
-def _draw_of(dataset: str, found: Mapping[Case, Trained], axes: Axes) -> None:
-    _draw(axes, dataset, found)
-
-
-def _draw(axes: Axes, dataset: str, found: Mapping[Case, Trained]) -> None:
+def _draw(sweep: Sweep, dataset: str, axes: Axes) -> None:
     for number, variant in enumerate(VARIANTS):
-        curve = accuracy_curve(found[Case(dataset, variant, 0)])
+        curve = accuracy_curve(sweep.found[dataset, variant][0])
         axes.plot(
             [point.megabytes for point in curve],
             [point.accuracy for point in curve],

@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.graph import load_dataset
 from sims.catalogue import Setting
 from sims.charts import put_legend_below
-from sims.outcome import Check, Outcome, Row
+from sims.outcome import Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
+from sims.sweep import Place, Sweep
 from sims.trained import Trained
-from sims.trainings import Trainings
+from sims.trainings import Keys
 from sims.variants import LAZY, STANDARD, Variant, bns
 
 if TYPE_CHECKING:
@@ -37,52 +38,39 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 }
 CODECS: Final = ("dense", "lossless")
 SEED: Final = 0
+PASSING: Final = "message passing"
+ALL: Final = "all bytes"
 _FLOAT_BYTES: Final = 4
 #: The number of a sampled vector, which the receiver tells the owner in every round.
 _NUMBER_BYTES: Final = 8
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    variant: str
-    codec: str
-
-
 def run(setting: Setting) -> Outcome:
     """Train every algorithm on every graph with both codecs."""
-    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
-    trainings = Trainings(setting.kept)
-    cases = [Case(*values) for values in product(datasets, VARIANTS, CODECS)]
-    keys = {case: _keys(setting, case) for case in cases}
-    found = trainings.all(keys)
+    datasets = at_hand(setting, setting.few(DATASETS))
+    keys: dict[Place, Keys] = {
+        (dataset, name, codec): keys_for(setting, dataset, MODEL, **VARIANTS[name], codec=codec)
+        for dataset, codec, name in product(datasets, CODECS, VARIANTS)
+    }
+    sweep = Sweep(setting, SEED)
+    sweep.train(keys)
     widths = {name: _input_width(setting, name) for name in datasets}
     forms = {
-        case: closed_form(keys[case], found[case], inputs=widths[case.dataset]) for case in cases
+        place: closed_form(keys[place], trained, inputs=widths[place[0]])
+        for place, (trained,) in sweep.found.items()
     }
     return Outcome(
         title=f"RETEXO, figure 7: message passing beside all bytes, {MODEL}, two clients",
         setting=described(
             setting,
             {**SMALL, "model": MODEL},
-            [SEED],
-            trainings,
+            sweep,
             reference="closed forms of appendix A.1, with the clients' boundary nodes",
             volume="payload, every byte once, at its sender; evaluation left out",
             published=NOT_AT_HAND["fig7"],
         ),
-        rows=[row for dataset in datasets for row in _rows(dataset, found, forms)],
-        checks=tuple(_checks(found, forms)),
-        draw=lambda axes: _draw(datasets[0], found, axes),
-        beside=tuple(partial(_draw, dataset, found) for dataset in datasets[1:]),
+        rows=[row for place in forms for row in _rows(sweep, place, forms)],
     )
-
-
-def _keys(setting: Setting, case: Case) -> dict[str, Any]:
-    variant = VARIANTS[case.variant]
-    keys = keys_for(setting, case.dataset, model=MODEL, algorithm=str(variant["algorithm"]))
-    return {**keys, **variant, "codec": case.codec, "seed": SEED}
 
 
 def closed_form(keys: Mapping[str, Any], trained: Trained, *, inputs: int) -> int:
@@ -114,59 +102,68 @@ def _input_width(setting: Setting, dataset: str) -> int:
     return int(graph.features.shape[1])
 
 
-def _rows(dataset: str, found: Mapping[Case, Trained], forms: Mapping[Case, int]) -> list[Row]:
-    rows = []
-    for codec, variant in product(CODECS, VARIANTS):
-        case, lazy = Case(dataset, variant, codec), Case(dataset, "lazy", codec)
-        name = f"{dataset}, {variant}, {codec}"
-        form = forms[case] / 1e6 if codec == "dense" else None
-        ratio = forms[case] / forms[lazy] if codec == "dense" else None
-        passed, total = found[case].boundary(), found[case].bytes()
-        rows += [
-            Row(metric=f"message passing, {name}", unit="MB", ours=passed / 1e6, reference=form),
-            Row(metric=f"all bytes, {name}", unit="MB", ours=total / 1e6),
-            Row(metric=f"message passing of all bytes, {name}", unit="share", ours=passed / total),
-            Row(
-                metric=f"message passing against lazy's, {name}",
-                unit="times",
-                ours=passed / found[lazy].boundary(),
-                reference=ratio,
-            ),
-        ]
-    return rows
-
-
-def _checks(found: Mapping[Case, Trained], forms: Mapping[Case, int]) -> list[Check]:
+def _rows(sweep: Sweep, place: Place, forms: Mapping[Place, int]) -> list[Row]:
+    dataset, _, codec = place
+    name, lazy = ", ".join(place), (dataset, "lazy", codec)
+    is_dense = codec == "dense"
+    ((ours,), (least,)) = sweep.found[place], sweep.found[lazy]
+    passed, total = ours.boundary(), ours.bytes()
     return [
-        Check(
-            line=f"{case.dataset}, {case.variant}: {trained.boundary('raw'):,} dense bytes of "
-            f"message passing, {forms[case]:,} by the closed form",
-            holds=trained.boundary("raw") == forms[case],
-        )
-        for case, trained in found.items()
-        if case.codec == "dense"
+        Row(
+            metric=f"{PASSING}, {name}",
+            unit="MB",
+            ours=passed / 1e6,
+            reference=forms[place] / 1e6 if is_dense else None,
+        ),
+        Row(metric=f"{ALL}, {name}", unit="MB", ours=total / 1e6),
+        Row(metric=f"message passing of all bytes, {name}", unit="share", ours=passed / total),
+        Row(
+            metric=f"message passing against lazy's, {name}",
+            unit="times",
+            ours=passed / least.boundary(),
+            reference=forms[place] / forms[lazy] if is_dense else None,
+        ),
     ]
 
 
-def _draw(dataset: str, found: Mapping[Case, Trained], axes: Axes) -> None:
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold, the same for any size."""
+    del quick
+    dense = {
+        (dataset, name): figures[f"{PASSING}, {dataset}, {name}, dense"]
+        for dataset in _there(figures)
+        for name in VARIANTS
+    }
+    return [
+        Check(
+            line=f"{dataset}, {name}: {row.ours * 1e6:,.0f} dense bytes of message passing, "
+            f"{(row.reference or 0) * 1e6:,.0f} by the closed form",
+            holds=row.ours == row.reference,
+        )
+        for (dataset, name), row in dense.items()
+    ]
+
+
+def _there(figures: Figures) -> list[str]:
+    return [name for name in DATASETS if f"{PASSING}, {name}, lazy, dense" in figures]
+
+
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws each graph."""
+    return [partial(_draw, figures, dataset) for dataset in _there(figures)]
+
+
+def _draw(figures: Figures, dataset: str, axes: Axes) -> None:
     names = list(product(CODECS, VARIANTS))
-    for number, (codec, variant) in enumerate(names):
-        trained = found[Case(dataset, variant, codec)]
-        first = number == 0
-        axes.bar(
-            number - 0.2,
-            trained.boundary() / 1e6,
-            0.36,
-            color="#4c78a8",
-            label="message passing" if first else None,
-        )
-        axes.bar(
-            number + 0.2,
-            trained.bytes() / 1e6,
-            0.36,
-            color="#bab0ac",
-            label="all bytes" if first else None,
-        )
+    for shift, metric, color in ((-0.2, PASSING, "#4c78a8"), (0.2, ALL, "#bab0ac")):
+        for number, (codec, name) in enumerate(names):
+            axes.bar(
+                number + shift,
+                figures[f"{metric}, {dataset}, {name}, {codec}"].ours,
+                0.36,
+                color=color,
+                label=None if number else metric,
+            )
     axes.set_yscale("log")
     axes.set_xticks(range(len(names)), [f"{variant}\n{codec}" for codec, variant in names])
     axes.tick_params(axis="x", labelsize=7)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sims.catalogue import Setting
-from sims.charts import ALGORITHM_COLORS, focus, put_legend_below
-from sims.outcome import Check, Figures, Outcome, Row, figures_of
+from sims.charts import ALGORITHM_COLORS, draw_line, focus, put_legend_below
+from sims.outcome import Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
-from sims.trained import Trained
-from sims.trainings import Trainings
+from sims.sweep import ACCURACY, Column, Place, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +25,6 @@ MODEL: Final = "sage"
 CLIENTS: Final = (2, 4, 6, 8, 16, 24)
 QUICK_CLIENTS: Final = (2, 4)
 ALGORITHMS: Final = ("lazy", "standard")
-MARKERS: Final = ("o", "s")
 SEEDS: Final = (0, 1)
 #: What lazy training may lose against standard training; with few rounds and narrow layers.
 ALLOWED: Final = 0.01
@@ -37,109 +35,75 @@ SAME: Final = 0.005
 GAMMA_ALLOWED: Final = 0.005
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    algorithm: str
-    clients: int
-    seed: int
-
-
-#: Trainings of all seeds by graph, algorithm and number of clients.
-Lines = Mapping[tuple[str, str, int], list[Trained]]
+MOVED: Final = "bytes at a client"
+COLUMNS: Final = (
+    ACCURACY,
+    Column(MOVED, "MB", lambda trained: trained.at_clients() / trained.clients / 1e6),
+)
+#: What gamma follows from: the boundary of a client, and how much the model weighs.
+EXPLAINING: Final = (
+    Column(
+        "B, boundary nodes of a client",
+        "nodes",
+        lambda trained: trained.vectors / trained.clients,
+    ),
+    Column(
+        "weights and updates of lazy's dense bytes",
+        "share",
+        lambda trained: trained.model("raw") / trained.at_clients("raw"),
+    ),
+)
 
 
 def run(setting: Setting) -> Outcome:
     """Train both algorithms with every number of clients."""
-    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
-    seeds = SEEDS[:1] if setting.quick else SEEDS
     numbers = QUICK_CLIENTS if setting.quick else CLIENTS
-    trainings = Trainings(setting.kept)
-    cases = [Case(*values) for values in product(datasets, ALGORITHMS, numbers, seeds)]
-    found = trainings.all({case: _keys(setting, case) for case in cases})
-    lines = {
-        place: [found[Case(*place, seed)] for seed in seeds]
-        for place in product(datasets, ALGORITHMS, numbers)
-    }
-    rows = _rows(lines)
+    sweep = Sweep(setting, SEEDS)
+    sweep.train(
+        {
+            (dataset, f"{clients} clients", algorithm): keys_for(
+                setting, dataset, MODEL, algorithm=algorithm, clients=clients
+            )
+            for dataset in at_hand(setting, setting.few(DATASETS))
+            for algorithm, clients in product(ALGORITHMS, numbers)
+        }
+    )
+    rows = []
+    for place in sweep.found:
+        rows += sweep.rows(COLUMNS, last="standard", places=[place])
+        if place[-1] == "lazy":
+            rows += _gamma_rows(sweep, place[:-1])
     return Outcome(
         title=f"RETEXO, figure 8: accuracy and bytes with more clients, {MODEL}",
         setting=described(
             setting,
             {**SMALL, "model": MODEL, "clients": "2 to 24"},
-            seeds,
-            trainings,
+            sweep,
             reference="accuracy and bytes: standard training of ours; gamma: equation 2",
             volume="payload that a client sends and receives, on average over clients",
             published=NOT_AT_HAND["fig8"],
         ),
         rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=lambda axes: _draw_accuracy(axes, lines),
-        beside=(lambda axes: _draw_bytes(axes, lines),),
     )
 
 
-def _keys(setting: Setting, case: Case) -> dict[str, Any]:
-    keys = keys_for(setting, case.dataset, model=MODEL, algorithm=case.algorithm)
-    return {**keys, "clients": case.clients, "seed": case.seed}
-
-
-def _per_client(trained: list[Trained]) -> list[float]:
-    """Return MB that a client sends and receives, for each seed."""
-    return [one.at_clients() / one.clients / 1e6 for one in trained]
-
-
-def _rows(lines: Lines) -> list[Row]:
-    rows = []
-    for (dataset, algorithm, clients), ours in lines.items():
-        standard = lines[dataset, "standard", clients]
-        name = f"{dataset}, {clients} clients, {algorithm}"
-        rows += [
-            Row.of(
-                f"test accuracy, {name}",
-                [one.accuracy for one in ours],
-                unit="share",
-                reference=fmean(one.accuracy for one in standard),
-            ),
-            Row.of(
-                f"bytes at a client, {name}",
-                _per_client(ours),
-                unit="MB",
-                reference=fmean(_per_client(standard)),
-            ),
-        ]
-        if algorithm == "lazy":
-            rows += _explaining_rows(f"{dataset}, {clients} clients", ours)
-            rows.append(_gamma(f"{dataset}, {clients} clients", ours, standard))
-    return rows
-
-
-def _explaining_rows(name: str, lazy: list[Trained]) -> list[Row]:
-    """Return what gamma follows from: the boundary of a client, and how much the model weighs."""
-    return [
-        Row.of(
-            f"B, boundary nodes of a client, {name}",
-            [one.vectors / one.clients for one in lazy],
-            unit="nodes",
-        ),
-        Row.of(
-            f"weights and updates of lazy's dense bytes, {name}",
-            [one.model("raw") / one.at_clients("raw") for one in lazy],
-            unit="share",
-        ),
+def _gamma_rows(sweep: Sweep, place: Place) -> list[Row]:
+    """Return measured gamma beside equation 2, and what it follows from."""
+    lazy, standard = (sweep.found[*place, name] for name in ALGORITHMS)
+    explaining = [
+        Row.of(", ".join((column.metric, *place)), list(map(column.value, lazy)), unit=column.unit)
+        for column in EXPLAINING
     ]
-
-
-def _gamma(name: str, lazy: list[Trained], standard: list[Trained]) -> Row:
-    pairs = zip(standard, lazy, strict=True)
-    return Row.of(
-        f"gamma, dense bytes, {name}",
-        [one.at_clients("raw") / other.at_clients("raw") for one, other in pairs],
+    gamma = Row.of(
+        ", ".join(("gamma, dense bytes", *place)),
+        [
+            o.at_clients("raw") / one.at_clients("raw")
+            for o, one in zip(standard, lazy, strict=True)
+        ],
         unit="times",
         reference=fmean(float(one.result["plan"]["gamma"]) for one in lazy),
     )
+    return [*explaining, gamma]
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
@@ -195,31 +159,28 @@ def _order(values: list[float]) -> list[int]:
     return sorted(range(len(values)), key=values.__getitem__)
 
 
-def _draw_accuracy(axes: Axes, lines: Lines) -> None:
-    _draw(axes, lines, lambda ours: [one.accuracy for one in ours])
-    focus(axes, [one.accuracy for ours in lines.values() for one in ours])
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws accuracies and bytes."""
+    return [partial(_draw_accuracy, figures), partial(_draw_bytes, figures)]
+
+
+def _draw_accuracy(figures: Figures, axes: Axes) -> None:
+    rows = [row for metric, row in figures.items() if metric.startswith("test accuracy")]
+    _draw(figures, "test accuracy", axes)
+    focus(axes, [value for row in rows for value in row.values])
     axes.set_ylabel("test accuracy, mean of seeds")
     put_legend_below(axes)
 
 
-def _draw_bytes(axes: Axes, lines: Lines) -> None:
-    _draw(axes, lines, _per_client)
+def _draw_bytes(figures: Figures, axes: Axes) -> None:
+    _draw(figures, MOVED, axes)
     axes.set_yscale("log")
     axes.set_ylabel("MB sent and received at a client")
 
 
-def _draw(axes: Axes, lines: Lines, values: Any) -> None:
-    datasets = sorted({dataset for dataset, _, _ in lines})
-    for (dataset, marker), algorithm in product(zip(datasets, MARKERS, strict=False), ALGORITHMS):
-        points = [
-            (clients, fmean(values(ours)))
-            for (of, by, clients), ours in lines.items()
-            if (of, by) == (dataset, algorithm)
-        ]
-        axes.plot(
-            *zip(*points, strict=True),
-            marker=marker,
-            color=ALGORITHM_COLORS[algorithm],
-            label=f"{dataset}, {algorithm}",
-        )
+def _draw(figures: Figures, metric: str, axes: Axes) -> None:
+    for dataset, algorithm in product(DATASETS, ALGORITHMS):
+        metrics = {float(n): f"{metric}, {dataset}, {n} clients, {algorithm}" for n in CLIENTS}
+        color, label = ALGORITHM_COLORS[algorithm], f"{dataset}, {algorithm}"
+        draw_line(axes, figures, metrics, marker="o", color=color, label=label)
     axes.set_xlabel("clients")

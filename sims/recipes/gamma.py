@@ -14,6 +14,8 @@ cut to 14 values and layers to 8; hence the smaller graphs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,25 +23,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from retexo_fl.graph import Graph, assign_nodes, load_dataset
-from retexo_fl.training.volume import PredictedVolume
 from retexo_fl.training.volume import gamma as gamma_of
 from sims.boundary_counts import count_pairs
 from sims.catalogue import Setting
-from sims.charts import COLORS
+from sims.charts import COLORS, draw_line
 from sims.extrapolation import at_rounds, measured_prediction
 from sims.large_graphs import (
     LARGE,
     ROUNDS,
     boundary_of_gamma,
+    pairs_of_two,
     predict,
     published_boundary,
     shape_of,
 )
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import described
 from sims.published import GAMMA, GB_PER_WORKER, MODELS, PASSING_SHARE
-from sims.trained import Trained
-from sims.trainings import Keys, Trainings
+from sims.sweep import Place, Sweep
+from sims.trainings import Keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,56 +72,46 @@ MEASURED_GAMMA: Final = "smaller graph, measured: gamma"
 BOUNDARY: Final = "B, boundary nodes of a client"
 
 
-class Place(NamedTuple):
+class Column(NamedTuple):
     """One column of a table."""
 
     graph: str
     clients: int
 
-
-class Gamma(NamedTuple):
-    """Of the smaller graph, at the paper's rounds."""
-
-    measured: float
-    predicted: float
-
-
-#: Vectors of each ordered pair of clients of the whole graph.
-Counts = dict[Place, np.ndarray]
+    def __str__(self) -> str:
+        return f"{self.graph}, {self.clients} clients"
 
 
 def run(setting: Setting) -> Outcome:
     """Count, predict and measure."""
-    numbers = QUICK_CLIENTS if setting.quick else CLIENTS
     counts = {
-        Place(name, clients): pairs
+        Column(name, clients): pairs
         for name in LARGE
-        for clients, pairs in _counted(setting, name, numbers).items()
+        for clients, pairs in _counted(setting, name).items()
     }
-    trainings = Trainings(setting.kept)
-    found = trainings.all(
-        {(place, one): _keys(setting, place, one) for place in counts for one in ALGORITHMS}
-    )
-    gammas = {place: _gamma(setting, place, found) for place in counts}
-    rows = [row for place in counts for row in _rows(place, counts, gammas)]
+    keys: dict[Place, Keys] = {
+        (str(column), one): _keys(setting, column, one)
+        for column, one in product(counts, ALGORITHMS)
+    }
+    sweep = Sweep(setting, SEED)
+    sweep.train(keys)
     return Outcome(
         title="RETEXO, tables 5 and 6: gamma at the counts of Reddit and Products",
-        setting=_setting(setting, trainings),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        published=tuple(published_beside(figures_of(rows))),
-        draw=lambda axes: _draw(axes, counts),
-        beside=(lambda axes: _draw_boundary(axes, counts),),
+        setting=_setting(setting, sweep),
+        rows=[
+            row
+            for column, pairs in counts.items()
+            for row in (*_full_rows(column, pairs), _measured_row(column, sweep, keys))
+        ],
     )
 
 
-def _setting(setting: Setting, trainings: Trainings) -> dict[str, object]:
+def _setting(setting: Setting, sweep: Sweep) -> dict[str, object]:
     sources = {name: "at hand" if setting.has(name) else "not at hand, made" for name in LARGE}
     return described(
         setting,
         MEASURED,
-        [SEED],
-        trainings,
+        sweep,
         **sources,
         reference="of B: what explains the published GB, by their formula; of gamma, full size: "
         "ratios of the published GB; of gamma, measured: equation 2 for the same sizes",
@@ -131,7 +123,7 @@ def _setting(setting: Setting, trainings: Trainings) -> dict[str, object]:
     )
 
 
-def _counted(setting: Setting, name: str, numbers: tuple[int, ...]) -> dict[int, np.ndarray]:
+def _counted(setting: Setting, name: str) -> dict[int, np.ndarray]:
     graph = _whole(setting, name)
     return {
         clients: count_pairs(
@@ -139,7 +131,7 @@ def _counted(setting: Setting, name: str, numbers: tuple[int, ...]) -> dict[int,
             assign_nodes(graph, partitioner="random", clients=clients, seed=SEED),
             clients,
         )
-        for clients in numbers
+        for clients in (QUICK_CLIENTS if setting.quick else CLIENTS)
     }
 
 
@@ -155,150 +147,138 @@ def _small(setting: Setting, name: str) -> str:
     return f"synthetic:{name},{QUICK_SIZE},features=16" if setting.quick else LARGE[name].measured
 
 
-def _keys(setting: Setting, place: Place, algorithm: str) -> dict[str, Any]:
+def _keys(setting: Setting, column: Column, algorithm: str) -> dict[str, Any]:
     return {
         **MEASURED,
-        "dataset": _small(setting, place.graph),
-        "layers": LARGE[place.graph].layers,
-        "clients": place.clients,
+        "dataset": _small(setting, column.graph),
+        "layers": LARGE[column.graph].layers,
+        "clients": column.clients,
         "algorithm": algorithm,
-        "seed": SEED,
     }
 
 
-def _gamma(setting: Setting, place: Place, found: dict[tuple[Place, str], Trained]) -> Gamma:
-    lazy, standard = (at_rounds(found[place, one], ROUNDS) for one in ALGORITHMS)
-    volumes = {
-        one: measured_prediction(_keys(setting, place, one), found[place, one], ROUNDS)
-        for one in ALGORITHMS
-    }
-    predicted = gamma_of(volumes["standard"], volumes["lazy"])
-    return Gamma(measured=standard / lazy, predicted=predicted)
+def _measured_row(column: Column, sweep: Sweep, keys: Mapping[Place, Keys]) -> Row:
+    """Return gamma of the smaller graph at the paper's rounds, beside equation 2."""
+    moved, predicted = {}, {}
+    for algorithm in ALGORITHMS:
+        place = (str(column), algorithm)
+        (trained,) = sweep.found[place]
+        moved[algorithm] = at_rounds(trained, ROUNDS)
+        predicted[algorithm] = measured_prediction(keys[place], trained, ROUNDS)
+    return Row(
+        metric=f"{MEASURED_GAMMA}, {column}, {MODEL}",
+        unit="times",
+        ours=moved["standard"] / moved["lazy"],
+        reference=gamma_of(predicted["standard"], predicted["lazy"]),
+    )
 
 
-def _rows(place: Place, counts: Counts, gammas: dict[Place, Gamma]) -> list[Row]:
-    pairs, name = counts[place], f"{place.graph}, {place.clients} clients"
-    graph = LARGE[place.graph]
-    shape = shape_of(graph, MODEL)
-    two = place.clients == 2
+def _full_rows(column: Column, pairs: np.ndarray) -> list[Row]:
+    shape = shape_of(LARGE[column.graph], MODEL)
+    two = column.clients == 2
     volumes = predict(shape, pairs, ROUNDS)
-    published = GB_PER_WORKER[place.graph, "standard"] / GB_PER_WORKER[place.graph, "lazy"]
+    published = GB_PER_WORKER[column.graph, "standard"] / GB_PER_WORKER[column.graph, "lazy"]
     return [
         Row(
-            metric=f"{BOUNDARY}, {name}",
+            metric=f"{BOUNDARY}, {column}",
             unit="nodes",
-            ours=float(pairs.sum()) / place.clients,
-            reference=published_boundary(place.graph, shape) if two else None,
+            ours=float(pairs.sum()) / column.clients,
+            reference=published_boundary(column.graph, shape) if two else None,
         ),
         *(
             Row(
-                metric=f"full size, by formula: bytes at a client, {name}, {MODEL}, {algorithm}",
+                metric=f"full size, by formula: bytes at a client, {column}, {MODEL}, {algorithm}",
                 unit="GB",
-                ours=volume.paper / place.clients / 1e9,
-                reference=GB_PER_WORKER[place.graph, algorithm] if two else None,
+                ours=volume.paper / column.clients / 1e9,
+                reference=GB_PER_WORKER[column.graph, algorithm] if two else None,
             )
             for algorithm, volume in volumes.items()
         ),
         *(
             Row(
-                metric=f"{FULL}, {name}, {model}",
+                metric=f"{FULL}, {column}, {model}",
                 unit="times",
-                ours=_full_gamma(place, pairs, model),
+                ours=_full_gamma(column.graph, pairs, model),
                 reference=published if two and model == MODEL else None,
             )
             for model in MODELS
         ),
-        *(_with_published_boundary(place.graph) if two else ()),
-        Row(
-            metric=f"{MEASURED_GAMMA}, {name}, {MODEL}",
-            unit="times",
-            ours=gammas[place].measured,
-            reference=gammas[place].predicted,
-        ),
+        *(_with_published_boundary(column.graph, published) if two else ()),
     ]
 
 
-def _with_published_boundary(name: str) -> tuple[Row]:
+def _with_published_boundary(name: str, published: float) -> tuple[Row]:
     """Return gamma with the paper's B in place of ours: what is left to differ by is not B."""
     boundary = round(published_boundary(name, shape_of(LARGE[name], MODEL)))
-    pairs = np.array([[0, boundary], [boundary, 0]])
     row = Row(
         metric=f"by formula, with the published B: gamma, {name}, 2 clients, {MODEL}",
         unit="times",
-        ours=_full_gamma(Place(name, 2), pairs, MODEL),
-        reference=GB_PER_WORKER[name, "standard"] / GB_PER_WORKER[name, "lazy"],
+        ours=_full_gamma(name, pairs_of_two(boundary), MODEL),
+        reference=published,
     )
     return (row,)
 
 
-def _full_gamma(place: Place, pairs: np.ndarray, model: str) -> float:
-    volumes: dict[str, PredictedVolume] = predict(
-        shape_of(LARGE[place.graph], model), pairs, ROUNDS
-    )
+def _full_gamma(name: str, pairs: np.ndarray, model: str) -> float:
+    volumes = predict(shape_of(LARGE[name], model), pairs, ROUNDS)
     return gamma_of(volumes["standard"], volumes["lazy"])
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     """Return the lines that must hold; small graphs have another gamma than the published ones."""
-    places = [
-        Place(name, clients)
-        for name, clients in product(LARGE, CLIENTS)
-        if f"{BOUNDARY}, {name}, {clients} clients" in figures
-    ]
-    checks = [_measured_check(figures, place) for place in places]
+    columns = _columns(figures)
+    checks = [_measured_check(figures, column) for column in columns]
     if quick:
         return checks
-    return [*checks, *(_full_check(figures, place) for place in places if place in GAMMA)]
+    return [*checks, *(_full_check(figures, column) for column in columns if column in GAMMA)]
 
 
-def _measured_check(figures: Figures, place: Place) -> Check:
-    row = figures[f"{MEASURED_GAMMA}, {_named(place)}, {MODEL}"]
+def _columns(figures: Figures) -> list[Column]:
+    columns = (Column(name, clients) for name, clients in product(LARGE, CLIENTS))
+    return [column for column in columns if f"{BOUNDARY}, {column}" in figures]
+
+
+def _measured_check(figures: Figures, column: Column) -> Check:
+    row = figures[f"{MEASURED_GAMMA}, {column}, {MODEL}"]
     off = row.ours / (row.reference or np.nan) - 1
     return Check(
-        line=f"{_named(place)}: measured gamma {row.ours:.3f} is {off:+.4%} off equation 2 "
+        line=f"{column}: measured gamma {row.ours:.3f} is {off:+.4%} off equation 2 "
         f"(allowed: {ALLOWED:.1%})",
         holds=bool(abs(off) <= ALLOWED),
     )
 
 
-def _full_check(figures: Figures, place: Place) -> Check:
-    ours, published = figures[f"{FULL}, {_named(place)}, {MODEL}"].ours, GAMMA[place].theoretical
+def _full_check(figures: Figures, column: Column) -> Check:
+    ours, published = figures[f"{FULL}, {column}, {MODEL}"].ours, GAMMA[column].theoretical
     off = ours / published - 1
     return Check(
-        line=f"{_named(place)}: gamma at full size {ours:.1f} is {off:+.1%} off the published "
+        line=f"{column}: gamma at full size {ours:.1f} is {off:+.1%} off the published "
         f"{published:g} (allowed: {FULL_ALLOWED:.0%})",
         holds=abs(off) <= FULL_ALLOWED,
     )
-
-
-def _named(place: Place) -> str:
-    return f"{place.graph}, {place.clients} clients"
 
 
 def published_beside(figures: Figures) -> list[Cell]:
     """Return both tables, the B behind them, and how much of the bytes is message passing."""
     cells = []
     for (graph, clients), gamma in GAMMA.items():
-        place = Place(graph, clients)
-        if f"{BOUNDARY}, {_named(place)}" not in figures:
+        column = Column(graph, clients)
+        if f"{BOUNDARY}, {column}" not in figures:
             continue
-        ours = figures[f"{FULL}, {_named(place)}, {MODEL}"].ours
-        boundary = figures[f"{BOUNDARY}, {_named(place)}"].ours
+        ours = figures[f"{FULL}, {column}, {MODEL}"].ours
         cells += [
-            _cell(f"gamma, theoretical, {_named(place)}", gamma.theoretical, ours, "times"),
-            _cell(f"gamma, empirical, {_named(place)}", gamma.empirical, ours, "times"),
+            _cell(f"gamma, theoretical, {column}", gamma.theoretical, ours, "times"),
+            _cell(f"gamma, empirical, {column}", gamma.empirical, ours, "times"),
             Cell(
-                name=f"B that explains the theoretical gamma, {_named(place)}",
+                name=f"B that explains the theoretical gamma, {column}",
                 unit="nodes",
                 published=round(boundary_of_gamma(graph, gamma.theoretical)),
-                ours=boundary,
+                ours=figures[f"{BOUNDARY}, {column}"].ours,
                 how="counted in our graph",
             ),
         ]
     for graph, (algorithm, share) in product(LARGE, PASSING_SHARE.items()):
-        clients = 2
-        boundary = figures[f"{BOUNDARY}, {graph}, {clients} clients"].ours
-        pairs = np.array([[0, round(boundary)], [round(boundary), 0]])
+        pairs = pairs_of_two(round(figures[f"{BOUNDARY}, {graph}, 2 clients"].ours))
         volume = predict(shape_of(LARGE[graph], MODEL), pairs, ROUNDS)[algorithm]
         name = f"message passing of all bytes, more than, {graph}, 2 clients, {algorithm}"
         cells.append(_cell(name, share, 2 * volume.boundary_training / volume.paper, "share"))
@@ -310,37 +290,29 @@ def _cell(name: str, published: float, ours: float, unit: str) -> Cell:
     return Cell(name=name, unit=unit, published=published, ours=ours, how=how)
 
 
-def _draw(axes: Axes, counts: Counts) -> None:
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws gamma and B."""
+    return [partial(_draw_gamma, figures), partial(_draw_boundary, figures)]
+
+
+def _draw_gamma(figures: Figures, axes: Axes) -> None:
     for (number, graph), (style, model) in product(
         enumerate(LARGE), zip("-:", ("sage", "gcn"), strict=True)
     ):
-        points = [
-            (place.clients, _full_gamma(place, pairs, model))
-            for place, pairs in counts.items()
-            if place.graph == graph
-        ]
-        axes.plot(
-            *zip(*points, strict=True),
-            style,
-            marker="o",
-            color=COLORS[number],
-            label=f"{graph}, {model}",
-        )
+        metrics = {float(n): f"{FULL}, {Column(graph, n)}, {model}" for n in CLIENTS}
+        color, label = COLORS[number], f"{graph}, {model}"
+        draw_line(axes, figures, metrics, ls=style, marker="o", color=color, label=label)
         published = GB_PER_WORKER[graph, "standard"] / GB_PER_WORKER[graph, "lazy"]
-        axes.plot(2, published, "x", color=COLORS[number], markersize=9)
+        axes.plot(2, published, "x", color=color, markersize=9)
     axes.set_xlabel("clients")
     axes.set_ylabel("gamma at full size, by formula (crosses: RETEXO)")
     axes.legend(fontsize=8)
 
 
-def _draw_boundary(axes: Axes, counts: Counts) -> None:
+def _draw_boundary(figures: Figures, axes: Axes) -> None:
     for number, name in enumerate(LARGE):
-        points = [
-            (place.clients, float(pairs.sum()) / place.clients)
-            for place, pairs in counts.items()
-            if place.graph == name
-        ]
-        axes.plot(*zip(*points, strict=True), marker="o", color=COLORS[number], label=name)
+        metrics = {float(n): f"{BOUNDARY}, {Column(name, n)}" for n in CLIENTS}
+        draw_line(axes, figures, metrics, marker="o", color=COLORS[number], label=name)
         derived = published_boundary(name, shape_of(LARGE[name], MODEL))
         axes.plot(2, derived, "x", color=COLORS[number], markersize=9)
     axes.set_yscale("log")

@@ -43,7 +43,7 @@ from sims.feeds import BatchSampler, Recycling, RootOrder
 from sims.kept_traces import KeptTraces
 from sims.mini_batch_graphs import TRAIN_SHARE, WIDTH, MiniBatchGraph, read_graph
 from sims.mini_batches import Trace
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Cell, Check, Figures, Outcome, Row
 from sims.published import GNS_EPOCHS_S
 
 if TYPE_CHECKING:
@@ -93,10 +93,11 @@ def run(setting: Setting) -> Outcome:
         title="Feature bytes to equal accuracy, by sampler",
         setting=_described(sizes, kept),
         rows=rows,
-        published=tuple(published_beside(figures_of(rows))),
         checks=tuple(_check(name, costs, most) for name in sizes),
-        draw=lambda axes: _draw_bytes(list(sizes), costs, axes),
-        beside=(partial(_draw_curves, next(iter(sizes)), traces),),
+        pictures=(
+            partial(_draw_bytes, list(sizes), costs),
+            partial(_draw_curves, next(iter(sizes)), traces),
+        ),
     )
 
 

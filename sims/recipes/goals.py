@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,10 +32,11 @@ from sims.goal_scores import (
     train_on_few_labels,
     train_scored,
 )
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
 from sims.published import TOLOKERS
+from sims.sweep import Column, Place, Sweep, Value
 from sims.trained import Trained
-from sims.trainings import How, Keys, Trainings
+from sims.trainings import How, Keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +154,6 @@ ALLOWED: Final = 0.02
 SAME: Final = 0.01
 
 #: A goal and a way.
-Place = tuple[str, str]
 PLACES: Final[Sequence[Place]] = [(name, way) for name, goal in GOALS.items() for way in goal.ways]
 #: The second layer of a graph; dropped edges, but for the branches'.
 LEFT_OUT_QUICK: Final = frozenset(
@@ -165,27 +165,22 @@ LEFT_OUT_QUICK: Final = frozenset(
 
 def run(setting: Setting) -> Outcome:
     """Train every goal in every way, by what validates best."""
-    seeds = SEEDS[:1] if setting.quick else SEEDS
     places = [place for place in PLACES if not (setting.quick and place in LEFT_OUT_QUICK)]
-    trained = list(dict(places))
+    sweep = Sweep(setting, SEEDS)
     with tempfile.TemporaryDirectory(prefix="retexo-sims-") as folder:
         write_derived_graphs(setting, Path(folder))
-        training = _Training(setting, seeds, derived=folder)
-        found = {place: training.trained(*place) for place in places}
-        means = [training.mean_alone(YEARS, seed) for seed in seeds]
-        judged = {place: training.judged(*place) for place in places if not GOALS[place[0]].like}
-        chosen = {place: training.chosen(*place) for place in places}
-    rows = [row for place in places for row in _rows(place, found)]
-    rows += [
-        Row.of(f"{metric}, {YEARS}, {MEAN}", [mean[metric] for mean in means], unit=_unit(metric))
-        for metric in GOALS[YEARS].metrics
-    ]
-    figures = figures_of(rows)
+        choice = _Choice(setting, derived=folder)
+        chosen = {place: choice.chosen(*place) for place in places}
+        for place, candidate in chosen.items():
+            name, way = place
+            sweep.train({place: choice.keys(name, way, candidate)}, GOALS[name].how)
+        means = [mean_alone({**choice.shared(YEARS), "seed": seed}) for seed in sweep.seeds]
+        judged = [row for place in places for row in choice.rows(*place)]
     return Outcome(
         title="Goals that users have: lazy and central training, and edges dropped",
         setting={
-            "seeds": list(seeds),
-            "trained at commit": training.commits,
+            "seeds": list(sweep.seeds),
+            "trained at commit": sweep.commits,
             "reference": "central, the same seeds; of a validation metric, none",
             **{name: dict(goal.keys) for name, goal in GOALS.items() if goal.keys},
             "chosen": "; ".join(f"{', '.join(place)}: {name}" for place, name in chosen.items()),
@@ -199,67 +194,57 @@ def run(setting: Setting) -> Outcome:
             f"numbers of {YEARS}": f"of {SOURCE}: the year of graduation, which no input tells",
             FEW_LABELS: f"labels of {FEW} of the accounts to train and validate; all others test",
         },
-        rows=[*rows, *_validation_rows(judged)],
-        published=tuple(published_beside(figures)),
-        checks=tuple(checks_from(figures, quick=setting.quick)),
-        draw=lambda axes: _draw(axes, found, [n for n in trained if n not in (BANK, FEW_LABELS)]),
-        beside=(lambda axes: _draw(axes, found, [BANK, FEW_LABELS]),),
+        rows=[
+            *(
+                row
+                for place in places
+                for row in sweep.rows(_columns(place[0]), last="central", places=[place])
+            ),
+            *(
+                Row.of(
+                    f"{metric}, {YEARS}, {MEAN}",
+                    [mean[metric] for mean in means],
+                    unit=_unit(metric),
+                )
+                for metric in GOALS[YEARS].metrics
+            ),
+            *judged,
+        ],
     )
 
 
-class _Training:
-    """Chooses among candidates, and trains with all seeds."""
+class _Choice:
+    """Chooses among candidates by what validates best."""
 
-    def __init__(self, setting: Setting, seeds: Sequence[int], *, derived: str) -> None:
-        self._trainings = Trainings(setting.kept)
+    def __init__(self, setting: Setting, *, derived: str) -> None:
         self._setting = setting
-        self._seeds = seeds
         self._derived = derived
-
-    @property
-    def commits(self) -> str:
-        """Of the code that trained."""
-        return self._trainings.commits
-
-    def trained(self, name: str, way: str) -> list[Trained]:
-        """Return the trainings of all seeds by what was chosen."""
-        return self._all(name, way, self.chosen(name, way), self._seeds)
 
     def chosen(self, name: str, way: str) -> str:
         """Return the candidate that a goal is trained by in a way."""
         goal = GOALS[name]
-        judged = self.judged(goal.like or name, goal.judges.get(way, way))
+        judged = self._judged(goal.like or name, goal.judges.get(way, way))
         sign = -1 if goal.metrics[0] == RMSE else 1
-        return max(judged, key=lambda candidate: sign * fmean(judged[candidate]))
+        return max(judged.found, key=lambda place: sign * judged.mean(place, _validated))[-1]
 
-    def judged(self, name: str, way: str) -> dict[str, list[float]]:
-        """Return the metric on validation nodes by candidate; nothing where another way judges."""
+    def rows(self, name: str, way: str) -> list[Row]:
+        """Return what chose by candidate; nothing where another way or goal judges."""
         goal = GOALS[name]
-        if goal.judges.get(way, way) != way:
-            return {}
-        seeds = [seed for seed in goal.judging_seeds if seed in self._seeds]
-        most = 1 if self._setting.quick else None
-        return {
-            candidate: [
-                float(one.result["stages"][-1]["metric"]["value"])
-                for one in self._all(name, way, candidate, seeds)
-            ]
-            for candidate in list(goal.candidates)[:most]
-        }
+        if goal.like or goal.judges.get(way, way) != way:
+            return []
+        metric = goal.metrics[0]
+        return self._judged(name, way).rows(
+            [Column(f"validation {metric}", _unit(metric), _validated)]
+        )
 
-    def mean_alone(self, name: str, seed: int) -> Mapping[str, float]:
-        """Return the metrics of a regression's baseline."""
-        return mean_alone({**self._keys(name), "seed": seed})
-
-    def _all(self, name: str, way: str, candidate: str, seeds: Sequence[int]) -> list[Trained]:
+    def keys(self, name: str, way: str, candidate: str) -> Keys:
+        """Return the configuration of a goal in a way by a candidate."""
         goal = GOALS[name]
-        keys = {**self._keys(name), **goal.candidates[candidate], **goal.ways[way]}
-        if self._setting.quick:
-            keys |= QUICK
-        done = self._trainings.all({seed: {**keys, "seed": seed} for seed in seeds}, goal.how)
-        return [done[seed] for seed in seeds]
+        keys = {**self.shared(name), **goal.candidates[candidate], **goal.ways[way]}
+        return {**keys, **QUICK} if self._setting.quick else keys
 
-    def _keys(self, name: str) -> Keys:
+    def shared(self, name: str) -> Keys:
+        """Return what all trainings of a goal have in common."""
         keys = {**GOALS[name].keys, "metric": GOALS[name].metrics[0]}
         if "dataset" not in keys:
             return keys
@@ -267,46 +252,35 @@ class _Training:
         place = self._derived if dataset in DERIVED else self._setting.folder_with(dataset)
         return {**keys, "data-dir": place}
 
+    def _judged(self, name: str, way: str) -> Sweep:
+        goal = GOALS[name]
+        judged = Sweep(self._setting, goal.judging_seeds)
+        candidates = self._setting.few(list(goal.candidates))
+        judged.train({(name, way, one): self.keys(name, way, one) for one in candidates}, goal.how)
+        return judged
 
-def _rows(place: Place, found: Mapping[Place, Sequence[Trained]]) -> list[Row]:
-    name, way = place
-    central = found[name, "central"]
+
+def _validated(trained: Trained) -> float:
+    return float(trained.result["stages"][-1]["metric"]["value"])
+
+
+def _moved_mb(trained: Trained) -> float:
+    return float(trained.result["bytes"]["payload"]["total"]) / 1e6
+
+
+def _score(metric: str) -> Value:
+    return lambda trained: float(trained.result[SCORES][metric])
+
+
+def _columns(name: str) -> list[Column]:
     return [
-        *(
-            Row.of(
-                f"{metric}, {name}, {way}",
-                _scores(found[place], metric),
-                unit=_unit(metric),
-                reference=fmean(_scores(central, metric)),
-            )
-            for metric in GOALS[name].metrics
-        ),
-        Row.of(
-            f"moved, {name}, {way}",
-            [one.result["bytes"]["payload"]["total"] / 1e6 for one in found[place]],
-            unit="MB",
-        ),
+        *(Column(metric, _unit(metric), _score(metric)) for metric in GOALS[name].metrics),
+        Column("moved", "MB", _moved_mb, is_compared=False),
     ]
-
-
-def _scores(trained: Sequence[Trained], metric: str) -> list[float]:
-    return [float(one.result[SCORES][metric]) for one in trained]
 
 
 def _unit(metric: str) -> str:
     return "years" if metric == RMSE else "share"
-
-
-def _validation_rows(judged: Mapping[Place, Mapping[str, list[float]]]) -> list[Row]:
-    return [
-        Row.of(
-            f"validation {GOALS[name].metrics[0]}, {name}, {way}, {candidate}",
-            values,
-            unit=_unit(GOALS[name].metrics[0]),
-        )
-        for (name, way), candidates in judged.items()
-        for candidate, values in candidates.items()
-    ]
 
 
 def published_beside(figures: Figures) -> list[Cell]:
@@ -389,11 +363,24 @@ def _bank(figures: Figures) -> list[Check]:
     ]
 
 
-def _draw(axes: Axes, found: Mapping[Place, Sequence[Trained]], names: Sequence[str]) -> None:
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws goals over ten clients, and the bank's."""
+    there = [name for name in GOALS if f"{GOALS[name].metrics[0]}, {name}, central" in figures]
+    banks = (BANK, FEW_LABELS)
+    return [
+        partial(_draw, figures, [name for name in there if name not in banks]),
+        partial(_draw, figures, banks),
+    ]
+
+
+def _draw(figures: Figures, names: Sequence[str], axes: Axes) -> None:
     """Draw what is a share: of the year's error its R²."""
-    ways = [way for way in GOALS[names[0]].ways if (names[0], way) in found]
     shown = {name: R2 if name == YEARS else ROC_AUC for name in names}
-    series = {way: [_scores(found[name, way], shown[name]) for name in names] for way in ways}
+    series = {
+        way: [figures[f"{metric}, {name}, {way}"].values for name, metric in shown.items()]
+        for way in GOALS[names[0]].ways
+        if f"{shown[names[0]]}, {names[0]}, {way}" in figures
+    }
     draw_bars(axes, [f"{name}\n{metric}" for name, metric in shown.items()], series)
     focus(axes, [value for groups in series.values() for values in groups for value in values])
     axes.set_ylabel("test (dots: seeds)")

@@ -26,15 +26,13 @@ def run(setting: Setting) -> Outcome:
 
 def outcome_of(found: Findings, *, quick: bool) -> Outcome:
     """Return tables, lines and pictures of what was measured."""
-    first, *others = found.sizes.rows
     return Outcome(
         title="The kernel path: processor time of both ends, by way of arrival",
         setting=described(found),
         rows=rows_of(found),
         checks=checks_of(found, quick=quick),
-        draw=partial(draw_receivers, found, first),
-        beside=(
-            *(partial(draw_receivers, found, width) for width in others),
+        pictures=(
+            *(partial(draw_receivers, found, width) for width in found.sizes.rows),
             partial(draw_exchanges, found),
             partial(draw_copies, found),
         ),

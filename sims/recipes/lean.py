@@ -9,16 +9,15 @@ and federated averaging of five local steps without those edges.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from statistics import fmean
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl.client.preparation import graph_facts, make_parts
 from retexo_fl.config import PROFILES, Scalar, fitted_values, make_config
 from sims.catalogue import Setting
-from sims.outcome import Check, Figures, Outcome, Row, figures_of
-from sims.training import train
+from sims.outcome import Check, Draw, Figures, Outcome
+from sims.sweep import ACCURACY, Column, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +31,7 @@ SETTINGS: Final[Mapping[str, Scalar]] = {
     "hidden": 256,
 }
 #: Of each case.
-SEEDS: Final = 5
+SEEDS: Final = (0, 1, 2, 3, 4)
 GRAPHS: Final = (
     "cora",
     "citeseer",
@@ -97,68 +96,45 @@ COLORS: Final = {
 MARKERS: Final = {"gcn": "o", "sage": "s"}
 
 
-class Case(NamedTuple):
-    """One training, by all its seeds."""
-
-    graph: str
-    model: str
-    way: str
-
-
-class Found(NamedTuple):
-    """What the seeds of a case came to: test accuracies, payload of all kinds, seconds."""
-
-    accuracies: list[float]
-    moved_bytes: list[float]
-    seconds: list[float]
+COLUMNS: Final = (
+    ACCURACY,
+    Column("moved", "MB", lambda trained: trained.result["bytes"]["payload"]["total"] / 1e6),
+    Column("time in one process", "s", lambda trained: trained.wall_s),
+)
 
 
 def run(setting: Setting) -> Outcome:
     """Train every case with every seed."""
-    graphs, seeds = ((COMPARED,), 1) if setting.quick else (GRAPHS, SEEDS)
-    cases = [
-        Case(graph, model, way)
-        for graph in graphs
-        for model in MODELS
-        for way in WAYS
-        if way in EVERYWHERE or graph == COMPARED or (way == "one-shot" and graph in SOLVED)
-    ]
-    found = {case: _trained(setting, case, range(seeds)) for case in cases}
-    rows = [row for case in cases for row in _rows(case, found)]
+    graphs = (COMPARED,) if setting.quick else GRAPHS
+    fitted = {graph: _fitted(setting, graph) for graph in graphs}
+    sweep = Sweep(setting, SEEDS)
+    sweep.train(
+        {
+            (graph, model, way): {
+                **SETTINGS,
+                **keys,
+                **_place(setting, graph),
+                "model": model,
+                **(fitted[graph] if way.startswith("lean") else {}),
+                **({"rounds": 2, "hidden": 16} if setting.quick else {}),
+            }
+            for graph in graphs
+            for model in MODELS
+            for way, keys in WAYS.items()
+            if way in EVERYWHERE or graph == COMPARED or (way == "one-shot" and graph in SOLVED)
+        }
+    )
     return Outcome(
         title="Lean training against 100 rounds of Adam for each layer",
         setting={
             **SETTINGS,
             **{way: dict(keys) for way, keys in WAYS.items()},
-            **{f"lean, {graph}": dict(_fitted(setting, graph)) for graph in graphs},
-            "seeds": seeds,
+            **{f"lean, {graph}": dict(keys) for graph, keys in fitted.items()},
+            "seeds": len(sweep.seeds),
             "reference": "retexo, the same seeds",
         },
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=lambda axes: _draw(axes, found),
+        rows=sweep.rows(COLUMNS, last="retexo"),
     )
-
-
-def _trained(setting: Setting, case: Case, seeds: range) -> Found:
-    keys: dict[str, Scalar] = {
-        **SETTINGS,
-        **WAYS[case.way],
-        **_place(setting, case.graph),
-        "model": case.model,
-    }
-    if case.way.startswith("lean"):
-        keys |= _fitted(setting, case.graph)
-    if setting.quick:
-        keys |= {"rounds": 2, "hidden": 16}
-    found = Found([], [], [])
-    for seed in seeds:
-        begun_s = time.monotonic()
-        result = train({**keys, "seed": seed})
-        found.seconds.append(time.monotonic() - begun_s)
-        found.accuracies.append(float(result["test_accuracy"]))
-        found.moved_bytes.append(float(result["bytes"]["payload"]["total"]))
-    return found
 
 
 def _place(setting: Setting, graph: str) -> dict[str, Scalar]:
@@ -171,31 +147,6 @@ def _fitted(setting: Setting, graph: str) -> Mapping[str, Scalar]:
     """Return what the profile takes of a graph."""
     parts = make_parts(make_config({**SETTINGS, **_place(setting, graph)}))
     return fitted_values("lean", graph_facts(parts), takes_sums=True, is_linear=True)
-
-
-def _rows(case: Case, found: Mapping[Case, Found]) -> list[Row]:
-    ours, reference = found[case], found[case._replace(way="retexo")]
-    name = ", ".join(case)
-    return [
-        Row.of(
-            f"test accuracy, {name}",
-            ours.accuracies,
-            unit="share",
-            reference=fmean(reference.accuracies),
-        ),
-        Row.of(
-            f"moved, {name}",
-            [size / 1e6 for size in ours.moved_bytes],
-            unit="MB",
-            reference=fmean(reference.moved_bytes) / 1e6,
-        ),
-        Row.of(
-            f"time in one process, {name}",
-            ours.seconds,
-            unit="s",
-            reference=fmean(reference.seconds),
-        ),
-    ]
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
@@ -259,19 +210,23 @@ def _saved(figures: Figures, graph: str, model: str) -> float:
     return 1 / _ratio(figures, "moved", graph, model)
 
 
-def _draw(axes: Axes, found: Mapping[Case, Found]) -> None:
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws accuracy over bytes on the graph where all ways are tried."""
+    return [partial(_draw, figures)]
+
+
+def _draw(figures: Figures, axes: Axes) -> None:
     for way, color in COLORS.items():
         for model, marker in MARKERS.items():
-            values = found.get(Case(COMPARED, model, way))
-            if values is not None:
-                axes.plot(
-                    fmean(values.moved_bytes) / 1e6,
-                    fmean(values.accuracies),
-                    marker=marker,
-                    color=color,
-                    linestyle="none",
-                    label=f"{way}, {model}",
-                )
+            case = f"{COMPARED}, {model}, {way}"
+            axes.plot(
+                figures[f"moved, {case}"].ours,
+                figures[f"test accuracy, {case}"].ours,
+                marker=marker,
+                color=color,
+                linestyle="none",
+                label=f"{way}, {model}",
+            )
     axes.set_xscale("log")
     axes.set_xlabel("MB moved, all kinds")
     axes.set_ylabel("test accuracy on Cora, mean of seeds")

@@ -7,17 +7,16 @@ defaults, with up to 200 rounds a layer; they were chosen by validation on Cora.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
 from sims.link_scores import AVERAGE_PRECISION, ROC_AUC, WHOLE_GRAPH, train_links
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Cell, Check, Draw, Figures, Outcome
 from sims.published import LINK_PREDICTION, LinkScore
-from sims.trained import Trained
-from sims.trainings import Trainings
+from sims.sweep import Column, Sweep, Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,101 +38,75 @@ CLIENTS: Final[Mapping[str, Mapping[str, Scalar]]] = {
     "ten random clients": {"clients": 10},
     "ten Louvain clients": {"clients": 10, "partitioner": "louvain"},
 }
-METRICS: Final = {ROC_AUC: "AUC", AVERAGE_PRECISION: "AP"}
+METRICS: Final = ("AUC", "AP")
 SEEDS: Final = (0, 1, 2)
 #: By how much ten random clients may be worse than one, and one than the published figures.
 ALLOWED: Final = 0.01
 
 
-class Case(NamedTuple):
-    """One cell of the table."""
+def _whole_graph(metric: str) -> Value:
+    return lambda trained: float(trained.result[WHOLE_GRAPH][metric])
 
-    graph: str
-    clients: str
+
+def _moved_mb(kind: str) -> Value:
+    return lambda trained: trained.result["bytes"]["payload"][kind] / 1e6
+
+
+COLUMNS: Final = (
+    Column("AUC", "share", _whole_graph(ROC_AUC)),
+    Column("AP", "share", _whole_graph(AVERAGE_PRECISION)),
+    Column(
+        "AUC of the clients",
+        "share",
+        lambda trained: float(trained.result["metric"]["value"]),
+        is_compared=False,
+    ),
+    Column("moved", "MB", _moved_mb("total"), is_compared=False),
+    Column("moved between clients", "MB", _moved_mb("boundary"), is_compared=False),
+)
 
 
 def run(setting: Setting) -> Outcome:
     """Train every case with every seed."""
-    seeds = SEEDS[:1] if setting.quick else SEEDS
-    graphs = GRAPHS[:1] if setting.quick else GRAPHS
-    more = {"hidden": 16, "rounds": 3} if setting.quick else {}
-    cases = [Case(*case) for case in product(graphs, CLIENTS)]
-    wanted = {
-        (case, seed): {
-            **SETTINGS,
-            **more,
-            **CLIENTS[case.clients],
-            "dataset": case.graph,
-            "data-dir": setting.folder_with(case.graph),
-            "seed": seed,
-        }
-        for case in cases
-        for seed in seeds
-    }
-    trainings = Trainings(setting.kept)
-    trained = trainings.all(wanted, train_links)
-    found = {case: [trained[case, seed] for seed in seeds] for case in cases}
-    rows = [row for case in cases for row in _rows(case, found[case], found)]
+    settings = {**SETTINGS, **({"hidden": 16, "rounds": 3} if setting.quick else {})}
+    sweep = Sweep(setting, SEEDS)
+    sweep.train(
+        {
+            (graph, name): {
+                **settings,
+                **clients,
+                "dataset": graph,
+                "data-dir": setting.folder_with(graph),
+            }
+            for graph in setting.few(GRAPHS)
+            for name, clients in CLIENTS.items()
+        },
+        train_links,
+    )
     return Outcome(
         title="Links of three citation graphs, 85/5/10, by GCN trained layer by layer",
         setting={
-            **SETTINGS,
-            **more,
-            "seeds": list(seeds),
+            **settings,
+            "seeds": list(sweep.seeds),
             "reference": "one client",
             "judged": "held-out edges beside as many pairs without an edge: drawn uniformly in the "
             "whole graph, or (of the clients) among pairs of which a client knows both nodes",
         },
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        published=tuple(published_beside(figures_of(rows))),
-        draw=lambda axes: _draw(axes, found),
+        rows=sweep.rows(COLUMNS, last="one client"),
     )
 
 
-def _rows(case: Case, found: list[Trained], all_found: Mapping[Case, list[Trained]]) -> list[Row]:
-    alone = all_found[case._replace(clients="one client")]
-    rows = [
-        Row.of(
-            _named(name, case),
-            _scores(found, metric),
-            unit="share",
-            reference=fmean(_scores(alone, metric)),
-        )
-        for metric, name in METRICS.items()
-    ]
-    of_clients = [float(one.result["metric"]["value"]) for one in found]
-    moved = [one.result["bytes"]["payload"]["total"] / 1e6 for one in found]
-    between = [one.result["bytes"]["payload"]["boundary"] / 1e6 for one in found]
-    return [
-        *rows,
-        Row.of(f"AUC of the clients, {_of(case)}", of_clients, unit="share"),
-        Row.of(f"moved, {_of(case)}", moved, unit="MB"),
-        Row.of(f"moved between clients, {_of(case)}", between, unit="MB"),
-    ]
-
-
-def _scores(found: list[Trained], metric: str) -> list[float]:
-    return [float(one.result[WHOLE_GRAPH][metric]) for one in found]
-
-
-def _named(metric: str, case: Case) -> str:
-    return f"{metric}, {_of(case)}"
-
-
-def _of(case: Case) -> str:
-    return f"{case.graph}, {case.clients}"
+def _there(figures: Figures) -> list[str]:
+    return [graph for graph in GRAPHS if f"AUC, {graph}, one client" in figures]
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     """Return the lines that must hold."""
-    graphs = GRAPHS[:1] if quick else GRAPHS
     lines = []
-    for graph, metric in product(graphs, METRICS.values()):
-        alone = figures[_named(metric, Case(graph, "one client"))].ours
+    for graph, metric in product(_there(figures), METRICS):
+        alone, *others = (figures[f"{metric}, {graph}, {clients}"].ours for clients in CLIENTS)
         lost = {
-            clients: alone - figures[_named(metric, Case(graph, clients))].ours
-            for clients in list(CLIENTS)[1:]
+            clients: alone - score for clients, score in zip(list(CLIENTS)[1:], others, strict=True)
         }
         listed = ", ".join(f"{clients} {loss:+.4f}" for clients, loss in lost.items())
         lines.append(
@@ -156,17 +129,16 @@ def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
 
 def published_beside(figures: Figures) -> list[Cell]:
     """Return the published figures beside ours."""
-    graphs = [g for g in GRAPHS if _named("AUC", Case(g, "one client")) in figures]
     return [
         Cell(
             name=f"{metric}, {graph}, {method}",
             unit="share",
             published=_published(LINK_PREDICTION[graph, method], metric),
-            ours=figures[_named(metric, Case(graph, clients))].ours,
+            ours=figures[f"{metric}, {graph}, {clients}"].ours,
             how=clients,
         )
         for graph, method, metric, clients in product(
-            graphs, ("GAE", "VGAE"), METRICS.values(), CLIENTS
+            _there(figures), ("GAE", "VGAE"), METRICS, CLIENTS
         )
     ]
 
@@ -175,10 +147,15 @@ def _published(score: LinkScore, metric: str) -> float:
     return score.auc if metric == "AUC" else score.ap
 
 
-def _draw(axes: Axes, found: Mapping[Case, list[Trained]]) -> None:
-    graphs = list(dict.fromkeys(case.graph for case in found))
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws the AUC of all clients beside the published one."""
+    return [partial(_draw, figures)]
+
+
+def _draw(figures: Figures, axes: Axes) -> None:
+    graphs = _there(figures)
     for place, clients in enumerate(CLIENTS):
-        heights = [fmean(_scores(found[Case(graph, clients)], ROC_AUC)) for graph in graphs]
+        heights = [figures[f"AUC, {graph}, {clients}"].ours for graph in graphs]
         places = [at + (place - 1) * 0.2 for at in range(len(graphs))]
         axes.plot(places, heights, "o", label=clients)
     for at, graph in enumerate(graphs):

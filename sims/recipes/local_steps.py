@@ -9,15 +9,15 @@ what is free in each is chosen by the validation accuracy after most rounds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
-from sims.outcome import Check, Figures, Outcome, Row, figures_of
-from sims.trained import Trained
-from sims.trainings import Keys, Trainings
+from sims.outcome import Check, Draw, Figures, Outcome
+from sims.sweep import ACCURACY, Column, Place, Sweep
+from sims.trainings import Keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,98 +72,69 @@ LEFT: Final = 0.5
 
 
 class Case(NamedTuple):
-    """One cell of the table; ``method`` and ``candidate`` as in :data:`METHODS`, or empty."""
+    """One cell of the table; ``method`` as in :data:`METHODS`, or empty."""
 
     partitioner: str
     rounds: int
     steps: int
     method: str = ""
-    candidate: str = ""
 
+    @property
+    def place(self) -> Place:
+        """As rows name it."""
+        steps = f"{self.steps} local steps{f' by {self.method}' if self.method else ''}"
+        return (self.partitioner, f"{self.rounds} rounds", steps)
 
-class Found(NamedTuple):
-    """What the seeds of a case came to: accuracies, and bytes moved, payload of all kinds."""
-
-    accuracies: list[float]
-    moved_bytes: list[float]
-    validated: list[float]
+    def keys(self, setting: Setting, candidate: str = "") -> Keys:
+        """Return the configuration, with a candidate for what is free in the method."""
+        return {
+            **SETTINGS,
+            "data-dir": setting.folder_with("cora"),
+            **({"hidden": 16} if setting.quick else {}),
+            "partitioner": self.partitioner,
+            "rounds": self.rounds,
+            "local-steps": self.steps,
+            **(METHODS[self.method][candidate] if self.method else {}),
+        }
 
 
 def run(setting: Setting) -> Outcome:
     """Train every case with every seed."""
-    seeds = SEEDS[:1] if setting.quick else SEEDS
     rounds = QUICK_ROUNDS if setting.quick else ROUNDS
     steps = QUICK_STEPS if setting.quick else tuple(STEPS)
-    most = Case("", max(rounds), max(steps))
-    training = _Training(setting, seeds)
+    most, sweep = max(rounds), Sweep(setting, SEEDS)
     cases = [Case(*values) for values in product(PARTITIONERS, rounds, steps)]
-    candidates = [
-        most._replace(partitioner=partitioner, method=method, candidate=candidate)
-        for partitioner in APART
-        for method, settings in METHODS.items()
-        for candidate in settings
-    ]
-    found = training.all(cases + candidates)
-    chosen = [
-        max(
-            (case for case in candidates if (case.partitioner, case.method) == (p, method)),
-            key=lambda case: fmean(found[case].validated),
-        )
-        for p, method in product(APART, METHODS)
-    ]
-    others = [case._replace(rounds=r) for case, r in product(chosen, rounds) if r != most.rounds]
-    found |= training.all(others)
-    shown = sorted([*chosen, *others], key=lambda c: (APART.index(c.partitioner), c.rounds))
-    rows = [row for case in [*cases, *shown] for row in _rows(case, found, most.rounds)]
+    sweep.train({case.place: case.keys(setting) for case in cases})
+    chosen, validated, shown = [], [], []
+    for partitioner, method in product(APART, METHODS):
+        case = Case(partitioner, most, max(steps), method)
+        candidates = {(*case.place, name): case.keys(setting, name) for name in METHODS[method]}
+        sweep.train(candidates)
+        validated += sweep.rows([VALIDATION], places=candidates)
+        best = max(candidates, key=lambda place: sweep.mean(place, VALIDATION.value))
+        chosen.append(f"{partitioner} {method} {best[-1]}")
+        for fewer in rounds:
+            shown.append(case._replace(rounds=fewer))
+            sweep.train({shown[-1].place: shown[-1].keys(setting, best[-1])})
+    shown.sort(key=lambda case: (APART.index(case.partitioner), case.rounds))
     return Outcome(
         title="Cora over ten clients: rounds and local steps",
         setting={
-            **{key: value for key, value in SETTINGS.items() if key != "data-dir"},
-            "seeds": list(seeds),
-            "reference": f"the same partitioner with {most.rounds} rounds of 1 local step; of a "
-            "validation accuracy, none",
-            "chosen": f"by validation accuracy after {most.rounds} rounds, mean of seeds: "
-            + "; ".join(f"{case.partitioner} {case.method} {case.candidate}" for case in chosen),
-        },
-        rows=[*rows, *(_validation(case, found) for case in candidates)],
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=lambda axes: _draw(axes, found),
-    )
-
-
-class _Training:
-    """Trains cases with all seeds."""
-
-    def __init__(self, setting: Setting, seeds: tuple[int, ...]) -> None:
-        self._trainings = Trainings(setting.kept)
-        self._seeds = seeds
-        self._keys: Keys = {
             **SETTINGS,
-            "data-dir": setting.folder_with("cora"),
-            **({"hidden": 16} if setting.quick else {}),
-        }
-
-    def all(self, cases: list[Case]) -> dict[Case, Found]:
-        wanted = {(case, seed): self._of(case, seed) for case in cases for seed in self._seeds}
-        trained = self._trainings.all(wanted)
-        return {case: _found([trained[case, seed] for seed in self._seeds]) for case in cases}
-
-    def _of(self, case: Case, seed: int) -> Keys:
-        keys: Keys = {
-            "partitioner": case.partitioner,
-            "rounds": case.rounds,
-            "local-steps": case.steps,
-            "seed": seed,
-        }
-        way = METHODS[case.method][case.candidate] if case.method else {}
-        return {**self._keys, **keys, **way}
-
-
-def _found(trained: list[Trained]) -> Found:
-    return Found(
-        accuracies=[one.accuracy for one in trained],
-        moved_bytes=[moved_bytes(one.result) for one in trained],
-        validated=[float(one.result["val_accuracy"]) for one in trained],
+            "seeds": list(sweep.seeds),
+            "reference": f"the same partitioner with {most} rounds of 1 local step; of a "
+            "validation accuracy, none",
+            "chosen": f"by validation accuracy after {most} rounds, mean of seeds: "
+            + "; ".join(chosen),
+        },
+        rows=[
+            *(
+                sweep.row(case.place, column, Case(case.partitioner, most, 1).place)
+                for case in [*cases, *shown]
+                for column in COLUMNS
+            ),
+            *validated,
+        ],
     )
 
 
@@ -175,33 +146,11 @@ def moved_bytes(result: Mapping[str, Any]) -> float:
     )
 
 
-def _rows(case: Case, found: Mapping[Case, Found], most: int) -> list[Row]:
-    reference = found[Case(case.partitioner, most, 1)]
-    name = _named(case)
-    return [
-        Row.of(
-            f"test accuracy, {name}",
-            found[case].accuracies,
-            unit="share",
-            reference=fmean(reference.accuracies),
-        ),
-        Row.of(
-            f"moved, {name}",
-            [size / 1e6 for size in found[case].moved_bytes],
-            unit="MB",
-            reference=fmean(reference.moved_bytes) / 1e6,
-        ),
-    ]
-
-
-def _validation(case: Case, found: Mapping[Case, Found]) -> Row:
-    name = f"validation accuracy, {_named(case)}, {case.candidate}"
-    return Row.of(name, found[case].validated, unit="share")
-
-
-def _named(case: Case) -> str:
-    method = f" by {case.method}" if case.method else ""
-    return f"{case.partitioner}, {case.rounds} rounds, {case.steps} local steps{method}"
+MOVED: Final = Column("moved", "MB", lambda trained: moved_bytes(trained.result) / 1e6)
+COLUMNS: Final = (ACCURACY, MOVED)
+VALIDATION: Final = Column(
+    "validation accuracy", "share", lambda trained: float(trained.result["val_accuracy"])
+)
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
@@ -269,29 +218,35 @@ def _remedy_check(figures: Figures, partitioner: str) -> Check:
 
 
 def _accuracy(figures: Figures, case: Case) -> float:
-    return figures[f"test accuracy, {_named(case)}"].ours
+    return figures[_named(ACCURACY, case)].ours
 
 
 def _moved(figures: Figures, case: Case) -> float:
-    return figures[f"moved, {_named(case)}"].ours
+    return figures[_named(MOVED, case)].ours
 
 
-def _draw(axes: Axes, found: Mapping[Case, Found]) -> None:
+def _named(column: Column, case: Case) -> str:
+    return ", ".join((column.metric, *case.place))
+
+
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws accuracy over bytes, a line for each partitioner and number of steps."""
+    return [partial(_draw, figures)]
+
+
+def _draw(figures: Figures, axes: Axes) -> None:
     for (partitioner, marker), (steps, color) in product(PARTITIONERS.items(), STEPS.items()):
-        line = [
-            (fmean(values.moved_bytes) / 1e6, fmean(values.accuracies))
-            for case, values in found.items()
-            if (case.partitioner, case.steps, case.method) == (partitioner, steps, "")
-        ]
-        if not line:
-            continue
-        axes.plot(
-            *zip(*line, strict=True),
-            marker=marker,
-            color=color,
-            linewidth=1,
-            label=f"{partitioner}, {steps} step{'s' if steps > 1 else ''}",
-        )
+        cases = [Case(partitioner, rounds, steps) for rounds in (*QUICK_ROUNDS, *ROUNDS)]
+        there = [case for case in cases if _named(MOVED, case) in figures]
+        if there:
+            axes.plot(
+                [_moved(figures, case) for case in there],
+                [_accuracy(figures, case) for case in there],
+                marker=marker,
+                color=color,
+                linewidth=1,
+                label=f"{partitioner}, {steps} step{'s' if steps > 1 else ''}",
+            )
     axes.set_xscale("log")
     axes.set_xlabel("MB moved, all kinds (points: rounds)")
     axes.set_ylabel("test accuracy, mean of seeds")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS
-from sims.outcome import Check, Outcome, Row
+from sims.outcome import Check, Draw, Figures, Outcome, Row, figures_of
 from sims.paper import described
+from sims.sweep import ACCURACY, Column, Sweep, Value
 from sims.trained import Trained
-from sims.trainings import Trainings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,31 +38,57 @@ ALLOWED: Final = 0.01
 KINDS: Final = ("boundary", "updates_up", "weights_down")
 
 
+def _trainers(trained: Trained) -> float:
+    return float(sum(row["train"] > 0 for row in trained.result["client_table"]))
+
+
+def _moved_mb(kind: str) -> Value:
+    return lambda trained: trained.bytes(kinds=(kind,)) / 1e6
+
+
+COLUMNS: Final = (
+    ACCURACY,
+    Column("clients that return updates", "clients", _trainers),
+    Column("vectors in an exchange", "vectors", lambda trained: trained.vectors),
+    *(Column(f"moved, {kind}", "MB", _moved_mb(kind)) for kind in KINDS),
+    Column(
+        "bytes at a client, sent and received, on average",
+        "MB",
+        lambda trained: trained.at_clients() / trained.clients / 1e6,
+    ),
+    Column("time of the whole training", "s", lambda trained: trained.seconds["total"]),
+)
+
+
 def run(setting: Setting) -> Outcome:
     """Train once with a client for each node, and once with two."""
-    trainings = Trainings(setting.kept)
     keys = _graph(setting)
     nodes = QUICK_NODES if setting.quick else NODES
-    found = trainings.all(
+    sweep = Sweep(setting, SEED)
+    sweep.train(
         {
-            "two": {**keys, "clients": 2, "partitioner": "random"},
-            "single": {**keys, "clients": nodes, "partitioner": "one-node"},
+            ("two",): {**keys, "clients": 2, "partitioner": "random"},
+            ("single",): {**keys, "clients": nodes, "partitioner": "one-node"},
         }
     )
+    (single,) = sweep.found["single",]
+    rows = [
+        replace(row, metric=column.metric)
+        for column in COLUMNS
+        for row in sweep.rows([column], last="two", places=[("single",)])
+    ]
     return Outcome(
         title=f"{keys['dataset'].partition(':')[0]}: {nodes:,} clients of one node each",
         setting=described(
             setting,
             {**keys, "clients": nodes},
-            [SEED],
-            trainings,
+            sweep,
             reference="the same training with two clients",
             volume="payload, every byte once, at its sender; evaluation left out",
             seconds="measured, of all clients one after the other in one process",
         ),
-        rows=_rows(found["single"], found["two"]),
-        checks=_checks(found["single"], found["two"]),
-        draw=lambda axes: _draw(axes, found["single"], found["two"]),
+        rows=rows,
+        checks=_checks(rows, single.result["missing_rows"]),
     )
 
 
@@ -71,54 +99,9 @@ def _graph(setting: Setting) -> dict[str, Any]:
     return {**shared, "dataset": "cora", "data-dir": setting.folder_with("cora")}
 
 
-def _rows(single: Trained, two: Trained) -> list[Row]:
-    rows = [
-        Row(metric="test accuracy", unit="share", ours=single.accuracy, reference=two.accuracy),
-        Row(
-            metric="clients that return updates",
-            unit="clients",
-            ours=_trainers(single),
-            reference=_trainers(two),
-        ),
-        Row(
-            metric="vectors in an exchange",
-            unit="vectors",
-            ours=single.vectors,
-            reference=two.vectors,
-        ),
-    ]
-    rows += [
-        Row(
-            metric=f"moved, {kind}",
-            unit="MB",
-            ours=single.bytes(kinds=(kind,)) / 1e6,
-            reference=two.bytes(kinds=(kind,)) / 1e6,
-        )
-        for kind in KINDS
-    ]
-    return [
-        *rows,
-        Row(
-            metric="bytes at a client, sent and received, on average",
-            unit="MB",
-            ours=single.at_clients() / single.clients / 1e6,
-            reference=two.at_clients() / two.clients / 1e6,
-        ),
-        Row(
-            metric="time of the whole training",
-            unit="s",
-            ours=single.seconds["total"],
-            reference=two.seconds["total"],
-        ),
-    ]
-
-
-def _trainers(trained: Trained) -> float:
-    return float(sum(row["train"] > 0 for row in trained.result["client_table"]))
-
-
-def _checks(single: Trained, two: Trained) -> tuple[Check, ...]:
-    difference = abs(single.accuracy - two.accuracy)
+def _checks(rows: list[Row], missing_rows: int) -> tuple[Check, ...]:
+    accuracy = figures_of(rows)["test accuracy"]
+    difference = abs(accuracy.ours - _of_two(accuracy))
     return (
         Check(
             line=f"test accuracies differ by {difference:.4f}, at most {ALLOWED:g}",
@@ -126,16 +109,30 @@ def _checks(single: Trained, two: Trained) -> tuple[Check, ...]:
         ),
         Check(
             line="every client trained or passed vectors on, and none was left out",
-            holds=single.result["missing_rows"] == 0,
+            holds=missing_rows == 0,
         ),
     )
 
 
-def _draw(axes: Axes, single: Trained, two: Trained) -> None:
-    for number, (name, trained) in enumerate((("one node each", single), ("two clients", two))):
+def _of_two(row: Row) -> float:
+    assert row.reference is not None
+    return row.reference
+
+
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws the bytes of both trainings by kind."""
+    return [partial(_draw, figures)]
+
+
+def _draw(figures: Figures, axes: Axes) -> None:
+    ways: Mapping[str, Callable[[Row], float]] = {
+        "one node each": lambda row: row.ours,
+        "two clients": _of_two,
+    }
+    for number, (name, of) in enumerate(ways.items()):
         places = [place + (number - 0.5) * 0.4 for place in range(len(KINDS))]
-        values = [trained.bytes(kinds=(kind,)) / 1e6 for kind in KINDS]
-        label = f"{name}: accuracy {trained.accuracy:.3f}"
+        values = [of(figures[f"moved, {kind}"]) for kind in KINDS]
+        label = f"{name}: accuracy {of(figures['test accuracy']):.3f}"
         axes.bar(places, values, 0.38, color=COLORS[number], label=label)
     axes.set_xticks(range(len(KINDS)), [kind.replace("_", " ") for kind in KINDS])
     axes.set_yscale("log")

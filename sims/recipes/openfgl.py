@@ -13,20 +13,21 @@ their nodes, and local optimizers start afresh in each round.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars, focus
 from sims.local_scores import LOCAL_ACCURACY, train_with_local_scores
-from sims.outcome import Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Check, Draw, Figures, Outcome, Row
 from sims.paper import at_hand, described
 from sims.published import OPENFGL_CENTRAL, OPENFGL_LOCAL
 from sims.splits import OPENFGL, OPENFGL_CLIENTS
-from sims.trained import Trained
-from sims.trainings import Keys, Trainings
+from sims.sweep import ACCURACY, Column, Place, Sweep
+from sims.training import train_whole
+from sims.trainings import Keys
 from sims.variants import DROP, LAZY, Variant
 
 if TYPE_CHECKING:
@@ -67,93 +68,68 @@ ALLOWED_QUICK: Final = 0.03
 LOCAL_ALLOWED: Final = 0.02
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    partitioner: str
-    variant: str
-    seed: int
-
-
-#: Trainings of all seeds by graph, partitioner and variant.
-Cells = Mapping[tuple[str, str, str], list[Trained]]
+SCORE: Final = ACCURACY._replace(metric="global score")
+MOVED: Final = Column("moved", "MB", lambda trained: trained.bytes() / 1e6)
+LOCAL: Final = Column("local score", "share", lambda trained: float(trained.result[LOCAL_ACCURACY]))
 
 
 def run(setting: Setting) -> Outcome:
     """Train every variant on every graph and partitioner."""
-    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
-    seeds = SEEDS[:1] if setting.quick else SEEDS
-    trainings = Trainings(setting.kept)
+    datasets = at_hand(setting, setting.few(DATASETS))
     places = list(product(datasets, PARTITIONERS, VARIANTS))
-    cases = [Case(*place, seed) for seed in seeds for place in places]
-    keys = {case: _keys(setting, case) for case in cases}
-    averaged = {case: keys[case] for case in cases if case.variant == AVERAGED}
-    others = {case: keys[case] for case in cases if case.variant != AVERAGED}
-    found = trainings.all(averaged, train_with_local_scores) | trainings.all(others)
-    cells = {place: [found[Case(*place, seed)] for seed in seeds] for place in places}
-    rows = [row for place in places for row in _rows(place, cells)]
+    sweep = Sweep(setting, SEEDS)
+    for wanted, how in ((True, train_with_local_scores), (False, train_whole)):
+        sweep.train(
+            {at: _keys(setting, *at) for at in places if (at[-1] == AVERAGED) is wanted}, how
+        )
     return Outcome(
         title="OpenFGL's protocol: ten clients, GCN, edges between clients dropped and kept",
         setting=described(
             setting,
             SETTINGS,
-            seeds,
-            trainings,
+            sweep,
             reference="local score: OpenFGL 1.1.0 (Cora, Citeseer by Louvain, Cora by METIS) and "
             "TopFGL, table III; central: PyTorch Geometric; the others: central, ours",
             split_of_central="the masks of the ten clients",
         ),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=lambda axes: _draw(datasets[0], cells, axes),
-        beside=tuple(partial(_draw, dataset, cells) for dataset in datasets[1:]),
+        rows=[row for place in places for row in _rows(sweep, place)],
     )
 
 
-def _keys(setting: Setting, case: Case) -> Keys:
+def _keys(setting: Setting, dataset: str, partitioner: str, variant: str) -> Keys:
     keys: dict[str, Any] = {
         **SETTINGS,
-        "dataset": case.dataset,
-        "data-dir": setting.folder_with(case.dataset),
-        "partitioner": case.partitioner,
-        "seed": case.seed,
-        **VARIANTS[case.variant],
+        "dataset": dataset,
+        "data-dir": setting.folder_with(dataset),
+        "partitioner": partitioner,
+        **VARIANTS[variant],
     }
-    if case.variant == "central":
-        keys |= {"partitioner": "random", "split": f"sims.splits:openfgl_{case.partitioner}"}
-    if setting.quick:
-        keys |= QUICK
-    return keys
+    if variant == "central":
+        keys |= {"partitioner": "random", "split": f"sims.splits:openfgl_{partitioner}"}
+    return {**keys, **QUICK} if setting.quick else keys
 
 
-def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
+def _rows(sweep: Sweep, place: Place) -> list[Row]:
     dataset, partitioner, variant = place
-    name, ours = ", ".join(place), cells[place]
-    central = fmean(one.accuracy for one in cells[dataset, partitioner, "central"])
-    published = OPENFGL_CENTRAL.get((dataset, partitioner))
-    rows = [
-        Row.of(
-            f"global score, {name}",
-            [one.accuracy for one in ours],
-            unit="share",
-            reference=published if variant == "central" else central,
-        ),
-        Row.of(f"moved, {name}", [one.bytes() / 1e6 for one in ours], unit="MB"),
-    ]
+    score = sweep.row(place, SCORE, (dataset, partitioner, "central"))
+    if variant == "central":
+        score = replace(score, reference=OPENFGL_CENTRAL.get((dataset, partitioner)))
+    rows = [score, sweep.row(place, MOVED)]
     if variant != AVERAGED:
         return rows
-    local = [float(one.result[LOCAL_ACCURACY]) for one in ours]
-    graded = OPENFGL_LOCAL.get((dataset, partitioner))
-    return [*rows, Row.of(f"local score, {name}", local, unit="share", reference=graded)]
+    local = sweep.row(place, LOCAL)
+    return [*rows, replace(local, reference=OPENFGL_LOCAL.get((dataset, partitioner)))]
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     """Return the lines that must hold."""
     allowed = ALLOWED_QUICK if quick else ALLOWED
-    there = [name for name in DATASETS if f"global score, {name}, random, central" in figures]
-    lines = [line for name in there for line in _dataset_checks(figures, name, allowed)]
+    lines = [line for name in _there(figures) for line in _dataset_checks(figures, name, allowed)]
     return lines if quick else [*lines, *_local_checks(figures)]
+
+
+def _there(figures: Figures) -> list[str]:
+    return [name for name in DATASETS if f"global score, {name}, random, central" in figures]
 
 
 def _dataset_checks(figures: Figures, dataset: str, allowed: float) -> list[Check]:
@@ -200,10 +176,15 @@ def _local_checks(figures: Figures) -> list[Check]:
     return checks
 
 
-def _draw(dataset: str, cells: Cells, axes: Axes) -> None:
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws the global scores of each graph."""
+    return [partial(_draw, figures, dataset) for dataset in _there(figures)]
+
+
+def _draw(figures: Figures, dataset: str, axes: Axes) -> None:
     series = {
         variant: [
-            [one.accuracy for one in cells[dataset, partitioner, variant]]
+            figures[f"global score, {dataset}, {partitioner}, {variant}"].values
             for partitioner in PARTITIONERS
         ]
         for variant in VARIANTS

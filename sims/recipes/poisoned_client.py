@@ -15,14 +15,20 @@ been run with any.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
-from sims.outcome import Check, Outcome, Row
+from sims.outcome import Check, Draw, Figures, Outcome, Row, figures_of
 from sims.poisoning import poisoning
-from sims.training import train
+from sims.sweep import ACCURACY, Sweep
+from sims.trained import Trained
+from sims.training import train_whole
+from sims.trainings import Keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 PURPOSE: Final = "accuracy with one poisoned client of ten, for every built-in aggregator"
 
 ROBUST: Final = ("median", "trimmed-mean", "krum:1", "multi-krum:1", "norm-clipping")
+AGGREGATORS: Final = ("mean", *ROBUST)
+LOSS: Final = "loss against mean, clean, of the same seed"
 #: What the poisoned client multiplies its update by, and which client it is.
 FACTOR: Final = -10.0
 VICTIM: Final = 0
@@ -53,8 +61,10 @@ SETTINGS: Final[Mapping[str, Scalar]] = {
 SEEDS: Final = {"seeds 0 to 2": (0, 1, 2), "fresh seeds 3 to 5": (3, 4, 5)}
 QUICK_SEEDS: Final = {"seed 0": (0,)}
 
-#: Accuracies by (aggregator, poisoned), in the order of the seeds.
-Accuracies = dict[tuple[str, bool], list[float]]
+
+def train_poisoned(keys: Keys) -> Trained:
+    """Train with the poisoned client among the others."""
+    return train_whole(keys, poisoning(VICTIM, FACTOR))
 
 
 def run(setting: Setting) -> Outcome:
@@ -62,78 +72,59 @@ def run(setting: Setting) -> Outcome:
     keys = {**SETTINGS, "data-dir": setting.folder_with("cora")}
     if setting.quick:
         keys |= {"rounds": 25, "hidden": 16, "learning-rate": 0.03}
-    groups = QUICK_SEEDS if setting.quick else SEEDS
-    seeds = [seed for group in groups.values() for seed in group]
-    found: Accuracies = {
-        (aggregator, poisoned): [accuracy(keys, aggregator, seed, poisoned) for seed in seeds]
-        for aggregator in ("mean", *ROBUST)
-        for poisoned in (False, True)
-    }
+    sweep = Sweep(setting, [seed for group in SEEDS.values() for seed in group])
+    for how, client in ((train_whole, "clean"), (train_poisoned, "poisoned")):
+        sweep.train({(name, client): {**keys, "aggregator": name} for name in AGGREGATORS}, how)
+    rows = [
+        replace(sweep.row(place, ACCURACY), reference=sweep.mean(("mean", "clean"), ACCURACY.value))
+        for place in product(AGGREGATORS, ("clean", "poisoned"))
+    ]
     return Outcome(
         title="Cora over ten clients, one of them sends its updates times -10",
-        setting=_setting(keys, seeds),
-        rows=_rows(found),
-        checks=tuple(_checks(found, groups, seeds)),
-        draw=lambda axes: _draw(axes, found),
+        setting={
+            **{key: value for key, value in keys.items() if key != "data-dir"},
+            "seeds": list(sweep.seeds),
+            "poison": f"the updates of client {VICTIM} times {FACTOR:g}",
+            "reference": "the mean accuracy of `mean` without poison; of losses, what is allowed",
+            "settings": "chosen on validation nodes of seeds 10 to 12 (see the recipe)",
+        },
+        rows=[*rows, *_losses(figures_of(rows))],
     )
 
 
-def accuracy(keys: Mapping[str, Scalar], aggregator: str, seed: int, poisoned: bool) -> float:
-    """Return the test accuracy of one training."""
-    change = poisoning(VICTIM, FACTOR) if poisoned else None
-    return float(train({**keys, "aggregator": aggregator, "seed": seed}, change)["test_accuracy"])
-
-
-def _setting(keys: Mapping[str, Scalar], seeds: list[int]) -> dict[str, object]:
-    return {
-        **{key: value for key, value in keys.items() if key != "data-dir"},
-        "seeds": seeds,
-        "poison": f"the updates of client {VICTIM} times {FACTOR:g}",
-        "reference": "the mean accuracy of `mean` without poison; of losses, what is allowed",
-        "settings": "chosen on validation nodes of seeds 10 to 12 (see the recipe)",
-    }
-
-
-def _rows(found: Accuracies) -> list[Row]:
-    clean_mean = fmean(found["mean", False])
-    accuracies = [
+def _losses(figures: Figures) -> list[Row]:
+    """Return by how much each seed's accuracy falls when one client is poisoned."""
+    clean = _accuracies(figures, "mean", "clean")
+    return [
         Row.of(
-            f"test accuracy, {aggregator}, {'poisoned' if poisoned else 'clean'}",
-            values,
-            unit="share",
-            reference=clean_mean,
-        )
-        for (aggregator, poisoned), values in found.items()
-    ]
-    losses = [
-        Row.of(
-            f"loss against mean, clean, of the same seed: {aggregator}, poisoned",
-            _losses(found, aggregator),
+            f"{LOSS}: {name}, poisoned",
+            [
+                one - other
+                for one, other in zip(clean, _accuracies(figures, name, "poisoned"), strict=True)
+            ],
             unit="share",
             reference=ALLOWED,
         )
-        for aggregator in ROBUST
+        for name in ROBUST
     ]
-    return accuracies + losses
 
 
-def _losses(found: Accuracies, aggregator: str) -> list[float]:
-    """Return by how much each seed's accuracy falls when one client is poisoned."""
-    clean = found["mean", False]
-    return [one - other for one, other in zip(clean, found[aggregator, True], strict=True)]
+def _accuracies(figures: Figures, aggregator: str, client: str) -> tuple[float, ...]:
+    return figures[f"test accuracy, {aggregator}, {client}"].values
 
 
-def _checks(
-    found: Accuracies, groups: Mapping[str, tuple[int, ...]], seeds: list[int]
-) -> list[Check]:
-    checks = []
-    for name, group in groups.items():
-        places = [seeds.index(seed) for seed in group]
-        kept = max(found["mean", True][place] / found["mean", False][place] for place in places)
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold."""
+    checks, first = [], 0
+    clean, poisoned = (_accuracies(figures, "mean", client) for client in ("clean", "poisoned"))
+    shares = [one / other for one, other in zip(poisoned, clean, strict=True)]
+    for name, group in (QUICK_SEEDS if quick else SEEDS).items():
+        of_group = slice(first, first := first + len(group))
+        kept = max(shares[of_group])
         line = f"mean keeps at most {kept:.0%} of its accuracy (collapsed: below {COLLAPSED:.0%})"
         checks.append(Check(line=f"{name}: {line}", holds=kept < COLLAPSED))
         for aggregator in ROBUST:
-            losses = [_losses(found, aggregator)[place] for place in places]
+            losses = figures[f"{LOSS}: {aggregator}, poisoned"].values[of_group]
             line = (
                 f"{aggregator}, poisoned, loses {fmean(losses):.4f} against mean, clean, and "
                 f"{max(losses):.4f} with the seed that loses most (allowed on average: {ALLOWED:g})"
@@ -142,19 +133,24 @@ def _checks(
     return checks
 
 
-def _draw(axes: Axes, found: Accuracies) -> None:
-    names = ["mean", *ROBUST]
-    for poisoned, color in ((False, "#4c78a8"), (True, "#e45756")):
-        shift = 0.2 if poisoned else -0.2
-        places = [place + shift for place in range(len(names))]
-        values = [found[name, poisoned] for name in names]
-        label = "one of ten poisoned" if poisoned else "clean"
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws the accuracies of all aggregators."""
+    return [partial(_draw, figures)]
+
+
+def _draw(figures: Figures, axes: Axes) -> None:
+    for client, shift, color, label in (
+        ("clean", -0.2, "#4c78a8", "clean"),
+        ("poisoned", 0.2, "#e45756", "one of ten poisoned"),
+    ):
+        places = [place + shift for place in range(len(AGGREGATORS))]
+        values = [_accuracies(figures, name, client) for name in AGGREGATORS]
         axes.bar(places, [fmean(v) for v in values], width=0.36, color=color, label=label)
         for place, each in zip(places, values, strict=True):
             axes.plot([place] * len(each), each, ".", color="black", markersize=4)
-    clean_mean = fmean(found["mean", False])
+    clean_mean = figures["test accuracy, mean, clean"].ours
     axes.axhspan(clean_mean - ALLOWED, clean_mean, color="0.85", zorder=0)
-    axes.set_xticks(range(len(names)), names)
+    axes.set_xticks(range(len(AGGREGATORS)), AGGREGATORS)
     axes.set_ylabel("test accuracy (dots: seeds)")
     axes.set_ylim(0, 1)
     axes.legend(loc="lower right", fontsize=9)

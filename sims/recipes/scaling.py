@@ -24,7 +24,7 @@ from sims.charts import draw_growth
 from sims.exponents import Growth, beyond_smallest
 from sims.measured_process import Used, measure_command
 from sims.origin import code_state
-from sims.outcome import Check, Figures, Outcome, Row, Spread, figures_of
+from sims.outcome import Check, Draw, Figures, Outcome, Row, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,9 +149,6 @@ def run(setting: Setting) -> Outcome:
     }
     rows = [row for name in AXES for row in _rows(name, costs[name])]
     rows += beyond_rows(link_state_cost(), _bytes_of_another_client(costs["clients"]))
-    first, *others = (
-        partial(_draw, measure=measure, costs=costs) for measure in (CPU, MEMORY, BYTES)
-    )
     return Outcome(
         title="What `retexo run` costs as it grows, beyond the smallest point",
         setting={
@@ -162,9 +159,6 @@ def run(setting: Setting) -> Outcome:
             "reference": "of exponents: 1, linear; spread: one standard error of the fit",
         },
         rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        draw=first,
-        beside=tuple(others),
     )
 
 
@@ -272,10 +266,20 @@ def _check(row: Row, name: str, measure: str) -> Check:
     )
 
 
-def _draw(axes: Axes, *, measure: str, costs: Mapping[str, Mapping[int, Costs]]) -> None:
-    lines = {
-        name: points
-        for name, of in costs.items()
-        if (points := beyond_smallest({size: cost[measure] for size, cost in of.items()}))
-    }
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws each cost along all axes."""
+    return [partial(_draw, figures, measure) for measure in (CPU, MEMORY, BYTES)]
+
+
+def _draw(figures: Figures, measure: str, axes: Axes) -> None:
+    lines = {}
+    for name, axis in AXES.items():
+        sizes = sorted({*axis.sizes, *axis.quick})
+        costs = {
+            float(size): figures[metric].ours
+            for size in sizes
+            if (metric := f"{measure}, {size:,} {name}") in figures
+        }
+        if points := beyond_smallest(costs):
+            lines[name] = points
     draw_growth(axes, lines, label=f"{measure}, times the first point's")

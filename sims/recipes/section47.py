@@ -14,18 +14,18 @@ the first layer, its hidden state before the second.
 
 from __future__ import annotations
 
-from itertools import product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from retexo_fl.config import make_config
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import stage_parameters
 from sims.catalogue import Setting
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
-from sims.paper import QUICK, SMALL, at_hand, described, keys_for
+from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
+from sims.paper import QUICK, SMALL, described, keys_for
 from sims.published import SECTION_47
+from sims.sweep import ACCURACY, Column, Sweep, Value
 from sims.trained import MODEL_KINDS, Trained
-from sims.trainings import Trainings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,87 +60,47 @@ READINGS: Final = (
 )
 
 
-class Moved(NamedTuple):
-    """MB of one of two clients and one layer, on average: one direction each."""
-
-    model: float
-    boundary: float
-
-
 def run(setting: Setting) -> Outcome:
     """Train with both codecs."""
-    at_hand(setting, (DATASET,))
-    trainings = Trainings(setting.kept)
-    found = trainings.all({codec: _keys(setting, codec) for codec in CODECS})
-    moved = {
-        (codec, layer): _moved(found[codec], layer) for codec, layer in product(CODECS, LAYERS)
-    }
-    rows = _rows(moved, found)
+    more = {} if setting.quick else {"rounds": ROUNDS}
+    sweep = Sweep(setting, SEED)
+    sweep.train(
+        {(codec,): keys_for(setting, DATASET, MODEL, **more, codec=codec) for codec in CODECS}
+    )
+    rows = []
+    for layer in LAYERS:
+        # Updates as published: with their zeros.
+        updates = sweep.mean(("lossless",), _moved_mb("updates_up", layer, "raw"))
+        rows.append(Row(metric=f"model, layer {layer}, updates up", unit="MB", ours=updates))
+        vectors = _moved_mb("boundary", layer, "payload")
+        rows += sweep.rows([Column(f"boundary, exchange before layer {layer}", "MB", vectors)])
     return Outcome(
         title=f"RETEXO, section 4.7: bytes of one of two clients, Cora, {ROUNDS} rounds a layer",
         setting=described(
             setting,
             {**SMALL, "dataset": DATASET, "model": MODEL, "rounds": ROUNDS},
-            [SEED],
-            trainings,
+            sweep,
             volume="updates that a client sends, raw; vectors that it sends, payload",
         ),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        published=tuple(published_beside(figures_of(rows))),
-        draw=lambda axes: _draw(axes, moved),
+        rows=[*rows, *sweep.rows([SHARE]), *sweep.rows([ACCURACY])],
     )
 
 
-def _keys(setting: Setting, codec: str) -> dict[str, Any]:
-    keys = keys_for(setting, DATASET, model=MODEL, algorithm="lazy")
-    more = {} if setting.quick else {"rounds": ROUNDS}
-    return {**keys, **more, "codec": codec, "seed": SEED}
+def _moved_mb(kind: str, layer: int, measure: str) -> Value:
+    """Return what tells MB of one of two clients and one layer, on average: one direction."""
 
-
-def _moved(trained: Trained, layer: int) -> Moved:
-    def sum_of(kind: str, measure: str) -> float:
+    def megabytes(trained: Trained) -> float:
         lines = (line for line in trained.moved if (line["kind"], line["layer"]) == (kind, layer))
         return sum(int(line[measure]) for line in lines) / trained.clients / 1e6
 
-    # Updates as published: with their zeros.
-    return Moved(model=sum_of("updates_up", "raw"), boundary=sum_of("boundary", "payload"))
-
-
-def _rows(moved: dict[tuple[str, int], Moved], found: dict[str, Trained]) -> list[Row]:
-    rows = []
-    for layer in LAYERS:
-        rows.append(
-            Row(
-                metric=f"model, layer {layer}, updates up",
-                unit="MB",
-                ours=moved["lossless", layer].model,
-            )
-        )
-        rows += [
-            Row(
-                metric=f"boundary, exchange before layer {layer}, {codec}",
-                unit="MB",
-                ours=moved[codec, layer].boundary,
-            )
-            for codec in CODECS
-        ]
-    rows += [
-        Row(
-            metric=f"message passing of all bytes, {codec}",
-            unit="share",
-            ours=_share(trained),
-        )
-        for codec, trained in found.items()
-    ]
-    return rows + [
-        Row(metric=f"test accuracy, {codec}", unit="share", ours=trained.accuracy)
-        for codec, trained in found.items()
-    ]
+    return megabytes
 
 
 def _share(trained: Trained) -> float:
     return trained.boundary() / (trained.boundary() + trained.bytes(kinds=MODEL_KINDS))
+
+
+SHARE: Final = Column("message passing of all bytes", "share", _share)
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
@@ -221,16 +181,29 @@ def published_beside(figures: Figures) -> list[Cell]:
     ]
 
 
-def _draw(axes: Axes, moved: dict[tuple[str, int], Moved]) -> None:
-    names = ["updates, layer 0", "updates, layer 1"]
-    values = [moved["lossless", layer].model for layer in LAYERS]
-    published: list[float | None] = [SECTION_47["model MB"], None]
-    for layer, codec in product(LAYERS, CODECS):
-        names.append(f"vectors before\nlayer {layer}, {codec}")
-        values.append(moved[codec, layer].boundary)
-        published.append(None if layer == 0 else SECTION_47["boundary MB"])
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws the bytes of both layers."""
+    return [partial(_draw, figures)]
+
+
+def _draw(figures: Figures, axes: Axes) -> None:
+    bars = [
+        (f"updates, layer {layer}", f"model, layer {layer}, updates up", published)
+        for layer, published in zip(LAYERS, (SECTION_47["model MB"], None), strict=True)
+    ]
+    bars += [
+        (
+            f"vectors before\nlayer {layer}, {codec}",
+            f"boundary, exchange before layer {layer}, {codec}",
+            published,
+        )
+        for layer, published in zip(LAYERS, (None, SECTION_47["boundary MB"]), strict=True)
+        for codec in CODECS
+    ]
+    names, metrics, published_mb = zip(*bars, strict=True)
+    values = [figures[metric].ours for metric in metrics]
     axes.bar(range(len(names)), values, color="#4c78a8", label="ours")
-    for place, value in enumerate(published):
+    for place, value in enumerate(published_mb):
         if value is not None:
             axes.plot((place - 0.4, place + 0.4), (value, value), color="black")
     axes.set_xticks(range(len(names)), names, fontsize=7)

@@ -8,16 +8,16 @@ Reddit and Products.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for, missing_note
 from sims.published import TABLE_3
-from sims.trainings import Trainings
+from sims.sweep import ACCURACY, Place, Sweep
 from sims.variants import LAZY, STANDARD, Variant, bns
 
 if TYPE_CHECKING:
@@ -45,68 +45,36 @@ SCALING_COSTS: Final = 0.2
 KEPT: Final = "accuracy against lazy's of the same seed"
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    model: str
-    variant: str
-    seed: int
-
-
-#: Test accuracies by graph, layer and variant, in the order of the seeds.
-Cells = Mapping[tuple[str, str, str], list[float]]
-
-
 def run(setting: Setting) -> Outcome:
     """Train every variant of both layers."""
     wanted = QUICK_DATASETS if setting.quick else DATASETS
-    datasets = at_hand(setting, wanted)
-    seeds = SEEDS[:1] if setting.quick else SEEDS
-    trainings = Trainings(setting.kept)
-    places = list(product(datasets, MODELS, VARIANTS))
-    cases = [Case(*place, seed) for seed in seeds for place in places]
-    found = trainings.all({case: _keys(setting, case) for case in cases})
-    cells = {place: [found[Case(*place, seed)].accuracy for seed in seeds] for place in places}
-    rows = [row for place in places for row in _rows(place, cells)]
+    sweep = Sweep(setting, SEEDS)
+    sweep.train(
+        {
+            (dataset, model, variant): keys_for(setting, dataset, model, clients=CLIENTS, **keys)
+            for dataset, model in product(at_hand(setting, wanted), MODELS)
+            for variant, keys in VARIANTS.items()
+        }
+    )
     return Outcome(
         title=f"RETEXO, table 3: accuracy under boundary sampling, {CLIENTS} clients",
         setting=described(
             setting,
             {**SMALL, "clients": CLIENTS},
-            seeds,
-            trainings,
+            sweep,
             reference="standard training of ours",
             not_at_hand=missing_note(setting, wanted),
         ),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        published=tuple(published_beside(figures_of(rows))),
-        draw=lambda axes: _draw(axes, datasets[0], cells),
+        rows=[row for place in sweep.found for row in _rows(sweep, place)],
     )
 
 
-def _keys(setting: Setting, case: Case) -> dict[str, Any]:
-    variant = VARIANTS[case.variant]
-    keys = keys_for(setting, case.dataset, model=case.model, algorithm=str(variant["algorithm"]))
-    return {**keys, **variant, "clients": CLIENTS, "seed": case.seed}
-
-
-def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
-    dataset, model, _ = place
-    name, lazy = ", ".join(place), cells[dataset, model, "lazy"]
+def _rows(sweep: Sweep, place: Place) -> list[Row]:
+    ours, lazy = (sweep.values(at, ACCURACY.value) for at in (place, (*place[:-1], "lazy")))
+    kept = [one / other for one, other in zip(ours, lazy, strict=True)]
     return [
-        Row.of(
-            f"test accuracy, {name}",
-            cells[place],
-            unit="share",
-            reference=fmean(cells[dataset, model, "standard"]),
-        ),
-        Row.of(
-            f"{KEPT}, {name}",
-            [one / other for one, other in zip(cells[place], lazy, strict=True)],
-            unit="share",
-        ),
+        sweep.row(place, ACCURACY, (*place[:-1], "standard")),
+        Row.of(f"{KEPT}, {', '.join(place)}", kept, unit="share"),
     ]
 
 
@@ -172,9 +140,17 @@ def published_beside(figures: Figures) -> list[Cell]:
     return cells
 
 
-def _draw(axes: Axes, dataset: str, cells: Cells) -> None:
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws the accuracies of the first graph."""
+    return [partial(_draw, figures, _there(figures)[0])]
+
+
+def _draw(figures: Figures, dataset: str, axes: Axes) -> None:
     groups = [name.replace(", ", "\n") for name in VARIANTS]
-    series = {model: [cells[dataset, model, name] for name in VARIANTS] for model in MODELS}
+    series = {
+        model: [figures[f"test accuracy, {dataset}, {model}, {name}"].values for name in VARIANTS]
+        for model in MODELS
+    }
     draw_bars(axes, groups, series)
     axes.set_title(dataset, fontsize=9)
     axes.set_ylim(0, 1)

@@ -12,21 +12,20 @@ one machine, where no network is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS, put_legend_below
 from sims.large_graphs import LARGE, ROUNDS
-from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
+from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import QUICK, SMALL, at_hand, described, keys_for
 from sims.published import TABLE_4, TABLE_4_MS, Seconds
-from sims.times import NetworkTime, computing_s, delays, network_time
-from sims.trained import Trained
-from sims.trainings import Trainings
+from sims.sweep import Column, Sweep
+from sims.times import computing_s, delays, network_time
 from sims.variants import LAZY, STANDARD, Variant, bns
 
 if TYPE_CHECKING:
@@ -56,32 +55,35 @@ SEED: Final = 0
 #: Links that delay and do nothing else, in seconds.
 DELAYS_S: Final[Mapping[str, float]] = {f"{ms} ms": ms / 1000 for ms in TABLE_4_MS}
 NETWORK: Final = "modelled: network"
+COMPUTING: Final = "measured: computing of a client"
 WITH_VALIDATION: Final = "modelled: network with the validation of each round"
 
 
-class Case(NamedTuple):
-    """One training."""
-
-    dataset: str
-    variant: str
-    links: str
+COLUMNS: Final = (
+    Column(NETWORK, "s", lambda trained: network_time(trained).total_s),
+    Column(WITH_VALIDATION, "s", lambda trained: network_time(trained).with_validation_s),
+)
 
 
 def run(setting: Setting) -> Outcome:
     """Train every algorithm over every kind of link."""
-    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
     links = QUICK_LINKS if setting.quick else tuple(LINKS)
-    trainings = Trainings(setting.kept)
-    cases = [Case(*values) for values in product(datasets, VARIANTS, links)]
-    found = trainings.all({case: _keys(setting, case) for case in cases})
-    rows = [*_rows(found, links), *_computing(found)]
+    sweep = Sweep(setting, SEED)
+    sweep.train(
+        {
+            (dataset, link, name): keys_for(
+                setting, dataset, MODEL, **VARIANTS[name], clients=CLIENTS, links=LINKS[link]
+            )
+            for dataset in at_hand(setting, setting.few(DATASETS))
+            for name, link in product(VARIANTS, links)
+        }
+    )
     return Outcome(
         title=f"RETEXO, table 4: modelled seconds of the network, {MODEL}, {CLIENTS} clients",
         setting=described(
             setting,
             {**SMALL, "model": MODEL, "clients": CLIENTS},
-            [SEED],
-            trainings,
+            sweep,
             reference="standard training of ours",
             network="modelled, exact; exchanges and rounds, without greeting and test",
             computing="measured, all clients one after the other, on average a client",
@@ -89,43 +91,17 @@ def run(setting: Setting) -> Outcome:
             "the published layers and rounds waits for: standard with the validation of each round "
             "(its second pass), bns without (the original's does not use the network)",
         ),
-        rows=rows,
-        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        published=tuple(published_beside(figures_of(rows))),
-        draw=lambda axes: _draw(datasets[0], links, found, axes),
-        beside=tuple(partial(_draw, dataset, links, found) for dataset in datasets[1:]),
+        rows=[
+            *(row for column in COLUMNS for row in sweep.rows([column], last="standard")),
+            *_computing(sweep),
+        ],
     )
-
-
-def _keys(setting: Setting, case: Case) -> dict[str, Any]:
-    variant = VARIANTS[case.variant]
-    keys = keys_for(setting, case.dataset, model=MODEL, algorithm=str(variant["algorithm"]))
-    links = LINKS[case.links]
-    return {**keys, **variant, "clients": CLIENTS, "links": links, "seed": SEED}
-
-
-def _rows(found: Mapping[Case, Trained], links: tuple[str, ...]) -> list[Row]:
-    measures: Mapping[str, Callable[[NetworkTime], float]] = {
-        NETWORK: lambda time: time.total_s,
-        WITH_VALIDATION: lambda time: time.total_s + time.validation_s,
-    }
-    return [
-        Row(
-            metric=f"{measure}, {case.dataset}, {case.links}, {case.variant}",
-            unit="s",
-            ours=seconds(network_time(trained)),
-            reference=seconds(network_time(found[case._replace(variant="standard")])),
-        )
-        for measure, seconds in measures.items()
-        for case, trained in found.items()
-        if case.links in links
-    ]
 
 
 def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     """Return the lines that must hold."""
     keys = {**SMALL, **QUICK} if quick else SMALL
-    there = [name for name in DATASETS if f"{NETWORK}, {name}, 0 ms, lazy" in figures]
+    there = _there(figures)
     return [
         check
         for name in there
@@ -137,13 +113,17 @@ def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     ]
 
 
+def _there(figures: Figures) -> list[str]:
+    return [name for name in DATASETS if f"{NETWORK}, {name}, 0 ms, lazy" in figures]
+
+
 def _delay_check(figures: Figures, dataset: str, variant: str, keys: Mapping[str, object]) -> Check:
     many = delays(
         str(VARIANTS[variant]["algorithm"]),
         layers=int(str(keys["layers"])),
         rounds=int(str(keys["rounds"])),
     )
-    expected = {NETWORK: many.total_s, WITH_VALIDATION: many.total_s + many.validation_s}
+    expected = {NETWORK: many.total_s, WITH_VALIDATION: many.with_validation_s}
     found = {
         (measure, name): row.ours
         for measure, name in product(expected, DELAYS_S)
@@ -229,32 +209,34 @@ def _published_line(dataset: str, variant: str, seconds: tuple[Seconds, ...]) ->
     ]
 
 
-def _computing(found: Mapping[Case, Trained]) -> list[Row]:
+def _computing(sweep: Sweep) -> list[Row]:
     """Return measured times: one for each algorithm, since links take no part in them."""
-    names = sorted({(case.dataset, case.variant) for case in found})
-    return [
-        Row.of(
-            f"measured: computing of a client, {dataset}, {variant}",
-            [
-                computing_s(trained)
-                for case, trained in found.items()
-                if (case.dataset, case.variant) == (dataset, variant)
-            ],
-            unit="s",
-        )
-        for dataset, variant in names
-    ]
+    seconds: dict[str, list[float]] = {}
+    for (dataset, _, variant), (trained,) in sweep.found.items():
+        name = f"{COMPUTING}, {dataset}, {variant}"
+        seconds.setdefault(name, []).append(computing_s(trained))
+    return [Row.of(name, seconds[name], unit="s") for name in sorted(seconds)]
 
 
-def _draw(dataset: str, links: tuple[str, ...], found: Mapping[Case, Trained], axes: Axes) -> None:
-    shown = [name for name in links if name != "0 ms"]
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws each graph."""
+    return [partial(_draw, figures, dataset) for dataset in _there(figures)]
+
+
+def _draw(figures: Figures, dataset: str, axes: Axes) -> None:
+    def of(link: str, variant: str) -> str:
+        return f"{NETWORK}, {dataset}, {link}, {variant}"
+
+    shown = [link for link in LINKS if link != "0 ms" and of(link, "lazy") in figures]
     width = 0.8 / len(VARIANTS)
     for number, variant in enumerate(VARIANTS):
-        values = [network_time(found[Case(dataset, variant, name)]).total_s for name in shown]
+        values = [figures[of(link, variant)].ours for link in shown]
         places = [place + (number - 1) * width for place in range(len(shown))]
         axes.bar(places, values, width * 0.92, color=COLORS[number], label=variant)
     measured = fmean(
-        computing_s(trained) for case, trained in found.items() if case.dataset == dataset
+        value
+        for variant in VARIANTS
+        for value in figures[f"{COMPUTING}, {dataset}, {variant}"].values
     )
     axes.set_xticks(range(len(shown)), shown)
     axes.set_yscale("log")

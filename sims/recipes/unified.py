@@ -110,8 +110,8 @@ def run(setting: Setting) -> Outcome:
             *skewed_rows(skewed),
         ],
         checks=tuple(checks_of(measured, balanced, skewed, quick=setting.quick)),
-        draw=partial(_draw_epochs, measured[0]),
-        beside=(
+        pictures=(
+            partial(_draw_epochs, measured[0]),
             *_further_axes(measured),
             *_balance_axes(balanced),
             partial(_draw_skewed, skewed),

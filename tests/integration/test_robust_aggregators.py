@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import Bulyan
 
-from retexo_fl.client.api import AnswerT, ClientApi, Request, TrainAnswer, TrainRequest
+from retexo_fl.client.api import Request, TrainRequest
 from retexo_fl.config import Scalar
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import Graph, Split
@@ -48,25 +49,15 @@ def test_one_poisoned_client_of_ten_leads_only_the_mean_astray() -> None:
     assert {name: clean - value for name, value in found.items() if clean - value > ALLOWED} == {}
 
 
-class CodedPoison:
-    """Sends the contrary of every update, as large as it can be coded."""
-
-    def __init__(self, client: ClientApi) -> None:
-        self._client = client
-        self._codec = update_codec(update_bits=8, weight_bits=32)
-
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        answer = self._client.ask(request)
-        if not isinstance(request, TrainRequest) or not isinstance(answer, TrainAnswer):
-            return answer
-        ticket, steps = request.ticket, request.steps or b""
-        key = UpdateKey(
-            seed=0, job=ticket.job, stage=ticket.stage, round=ticket.round, client=VICTIM
-        )
-        update = -1e4 * np.sign(self._codec.decode_update(answer.update_sum, key, steps))
-        return replace(
-            answer, update_sum=self._codec.encode_update(update.astype(np.float32), key, steps)
-        )
+def coded_poison(index: int, request: Request[Any], answer: Any) -> Any:
+    """One client sends the contrary of every update, as large as it can be coded."""
+    if index != VICTIM or not isinstance(request, TrainRequest):
+        return answer
+    codec = update_codec(update_bits=8, weight_bits=32)
+    ticket, steps = request.ticket, request.steps or b""
+    key = UpdateKey(seed=0, job=ticket.job, stage=ticket.stage, round=ticket.round, client=VICTIM)
+    update = -1e4 * np.sign(codec.decode_update(answer.update_sum, key, steps))
+    return replace(answer, update_sum=codec.encode_update(update.astype(np.float32), key, steps))
 
 
 @pytest.mark.slow
@@ -74,7 +65,7 @@ class CodedPoison:
 def test_one_client_does_not_make_everybodys_steps_coarse(aggregator: str) -> None:
     keys: dict[str, Scalar] = {**SHORT, "rounds": 20, "aggregator": aggregator, "update-bits": 8}
     clean = float(train(keys)["test_accuracy"])
-    poisoned = train(keys, lambda i, client: CodedPoison(client) if i == VICTIM else client)
+    poisoned = train(keys, coded_poison)
     assert float(poisoned["test_accuracy"]) > clean - ALLOWED
 
 

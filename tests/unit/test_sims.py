@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,8 +51,7 @@ OUTCOME = Outcome(
         Row(metric="bytes", unit="B", ours=12.0),
     ],
     checks=(Check(line="more than nothing", holds=True), Check(line="all", holds=False)),
-    draw=bars,
-    beside=(bars,),
+    pictures=(bars, bars),
 )
 
 
@@ -110,10 +109,12 @@ def test_every_recipe_has_a_whole_result_whose_lines_hold(name: str) -> None:
     assert [check["line"] for check in lines if not check["holds"]] == []
 
 
-class Made(NamedTuple):
+@dataclass
+class Made:
     """A recipe that trains nothing."""
 
     outcome: Outcome
+    PURPOSE: str = "nothing"
 
     def run(self, setting: Setting) -> Outcome:
         return self.outcome
@@ -161,13 +162,16 @@ def test_a_written_result_is_checked_anew_without_training(
     assert made["rows"] == facts["rows"]
     assert len(made["published"]) == len(facts["published"]) > 0
     assert (tmp_path / "table3.md").read_text(encoding="utf-8") == markdown(made)
+    assert (tmp_path / "table3.png").read_bytes().startswith(b"\x89PNG")
     missing = sims("table3", "--restate", "--out", tmp_path / "none", code=2)
     assert missing.stderr.startswith("sims: error: --restate: ")
     assert missing.stderr.count("\n") == 1
 
 
 def test_results_hold_rows_checks_and_their_origin(tmp_path: Path) -> None:
-    paths = write_results(tmp_path, "two", Setting(quick=True, data_dir=tmp_path), OUTCOME)
+    setting = Setting(quick=True, data_dir=tmp_path)
+    paths, checks = write_results(tmp_path, "two", setting, Made(OUTCOME))
+    assert [check.holds for check in checks] == [True, False]
     assert [path.name for path in paths] == ["two.json", "two.md", "two.png"]
     facts = json.loads(paths[0].read_text(encoding="utf-8"))
     spread = {"low": 0.5, "high": 0.75, "median": 0.625, "sd": pytest.approx(0.1768, abs=1e-4)}
