@@ -10,6 +10,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from flwr.serverapp import Grid
 
 from retexo_fl.client.api import Ticket
@@ -32,7 +33,8 @@ from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.strategy import Follower, LazyMessagePassing
+from retexo_fl.federation.strategy import LazyMessagePassing
+from retexo_fl.federation.training import Follower
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.run_log.events import (
     ExchangeClosed,
@@ -113,14 +115,12 @@ class ServerLoop(Follower):
             self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
         if self._joined.messenger.policy.clients_return or self.config.solver == "ridge":
             self._keep_attempt()
-        if (basis := self._strategy.find_basis()) is not None:
-            known = self._joined.federation
-            self.run.write_basis(basis, features=known.features, classes=known.classes)
         self._begin_rounds()
         for _ in range(self._strategy.stages):
             self._strategy.start(self.grid)
         self._strategy.test(self.grid)
-        test = self._finish(self._strategy.score)
+        test, stage = self._strategy.score, self._strategy.training.stage
+        self._finish(test, stage.report_sums)
         outcome = TrainingOutcome(
             config=self.config,
             shape=self._joined.schedule.shape,
@@ -128,8 +128,8 @@ class ServerLoop(Follower):
             counted=self._joined.clients.counted,
             warnings=self._warnings(),
             test=test,
-            report_sums=self._strategy.training.report_sums,
-            own_figures=self._strategy.training.own_figures,
+            report_sums=stage.report_sums,
+            own_figures=stage.own_figures,
             network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)
@@ -159,7 +159,9 @@ class ServerLoop(Follower):
         A run without rounds writes no other checkpoint.
         """
         stage = len(self.job.outcomes)
-        state = self.job.stage_state(stage) or StageState.first(self._strategy.initial(stage))
+        state = self.job.stage_state(stage) or StageState.first(
+            self._strategy.training.initial(stage)
+        )
         self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state), self.job.ledger)
 
     def _checkpoint(self, ticket: Ticket, state: StageState) -> None:
@@ -168,6 +170,12 @@ class ServerLoop(Follower):
         self.run.take_place()
 
     # ---- what the strategy tells --------------------------------------------------------------
+
+    def basis_found(self, basis: np.ndarray) -> None:
+        """Write the basis, as a layer before the first."""
+        known = self._joined.federation
+        self.run.write_basis(basis, features=known.features, classes=known.classes)
+        self._begin_rounds()
 
     def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
         """Record how an exchange ended."""
@@ -271,16 +279,15 @@ class ServerLoop(Follower):
         )
         self._begin_rounds()
 
-    def _finish(self, test: Score) -> Score:
+    def _finish(self, test: Score, report_sums: np.ndarray) -> None:
         self.run.record(
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,
-                warnings=end_warnings(self.config, self.job, self._strategy.training.report_sums),
+                warnings=end_warnings(self.config, self.job, report_sums),
                 bytes_payload=self._payload_bytes(),
             )
         )
-        return test
 
     def _payload_bytes(self) -> int:
         return self.job.ledger.sum().payload

@@ -1,22 +1,8 @@
-"""The Flower strategy: a training stage by stage, by Flower's hooks.
+"""The Flower strategy: carries out the rounds of a training by Flower's hooks.
 
-    basis         where features become coordinates: their sums, then one block after the other
-    for each stage m:
-        publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
-        collect   until every vector has arrived, or the deadline decides
-        R rounds  weights w(r-1) out, gradient sums back, one step to w(r)
-        evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
-    evaluate      the selected model on the test nodes, once
-
-With ``solver = ridge`` no stage has rounds: after the exchanges of all stages clients add up
-products, from which the last layer follows.
-
-A stage that ``patience`` has stopped does not validate its last weights. Where the server sends
-changes of weights, the exchange is not asked for by itself but in the first round's messages.
-
-Algorithms that train end to end have one stage, which holds all layers.
-
-Source: RETEXO (Kolluri et al.), section 3.1.
+What follows what, the method's script says (``methods/*/script.py``). It goes on from stage to
+stage; where it asks for a round of a stage, an evaluation or the test, the hooks are called in
+Flower's order, and the messenger carries what they return.
 """
 
 from __future__ import annotations
@@ -24,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -47,16 +33,10 @@ from retexo_fl.federation.asking import (
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.opening import Joined, open_training
-from retexo_fl.federation.rounds.clients import Untold, untold_bytes
-from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage import StageTraining
-from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
-from retexo_fl.federation.stage_loop import StageLoop
-from retexo_fl.graph.labels import REGRESSION
+from retexo_fl.federation.training import Follower, Script, Training
 from retexo_fl.ledger import TrafficLedger
-from retexo_fl.methods.pieces.basis.script import find_basis
-from retexo_fl.methods.ridge.script import solve_last
-from retexo_fl.run_log.events import RoundClosed
+from retexo_fl.methods.scripts import script_of
 from retexo_fl.training.selection import Score
 from retexo_fl.units import clients_named, counted
 from retexo_fl.updates import UpdateCodec, update_codec
@@ -65,30 +45,6 @@ logger = logging.getLogger(__name__)
 
 #: What :meth:`.LazyMessagePassing.configure_evaluate` is asked for at the end of a stage.
 _LAST: Final = "validation of the last weights"
-
-
-class Follower:
-    """Is told how a training goes on; does nothing by itself but say what is not known of it.
-
-    ``retexo run`` writes its run directory from here.
-    """
-
-    def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
-        """See an exchange that has ended; it went ``along`` with the first round if so."""
-
-    def round_done(self, known: RoundClosed | None, training: StageTraining, *, last: bool) -> None:
-        """See a round that has ended, and what it told of the one before."""
-
-    def validated(self, known: RoundClosed) -> None:
-        """See what is known of the last round of a stage."""
-
-    def stage_done(self, outcome: StageOutcome) -> None:
-        """See what a stage leaves."""
-
-    def tested(self, config: RunConfig, untold: Untold) -> None:
-        """See that the test is over."""
-        for line in untold_bytes(config, untold):
-            logger.warning(line)
 
 
 class LazyMessagePassing(Strategy):
@@ -130,8 +86,9 @@ class LazyMessagePassing(Strategy):
             masked=config.secure_aggregation == "masked",
         )
         self._follower = Follower() if follower is None else follower
-        self._joined: Joined | None = None
-        self._training: StageTraining | None = None
+        self._training: Training | None = None
+        #: Goes on for a stage with each :meth:`start`.
+        self._script: Script = iter(())
         #: Stages that this attempt has trained, or whose exchange it has repeated.
         self._done = 0
         #: The round that the hooks carry out, and what it has asked; then what came of it.
@@ -175,53 +132,51 @@ class LazyMessagePassing(Strategy):
             ConfigurationError: All stages are trained, or keys are at odds.
             RetexoError: As :meth:`aggregate_train`, or the exchange failed.
         """
-        if self._joined is None:
+        if self._training is None:
             check_algorithm(config_values(self.config))
             check_links(grid, self.config)
             self.join(grid)
         if timeout is not None:
             self.joined.messenger.wait_at_most(timeout)
-        stage = self._done
-        if stage == self.stages:
-            raise ConfigurationError(f"layers: all {counted(stage, 'stage')} are trained")
-        if not stage:
-            self.find_basis()
-        result = Result()
-        if self.config.solver == "ridge":
-            outcome = self._solve(stage)
-        elif stage < len(self.joined.job.outcomes):
-            # Clients may have lost what they held in memory; where not, nothing is sent again.
-            self._exchange(stage)
-            outcome = self.joined.job.outcomes[stage]
-        elif not self.config.stage_rounds[stage]:
-            self._exchange(stage)
-            outcome = StageOutcome.untrained(stage, self.initial(stage))
-            self._close_stage(outcome)
+        if self._done == self.stages:
+            raise ConfigurationError(f"layers: all {counted(self._done, 'stage')} are trained")
+        hooks = _Hooks(
+            strategy=self,
+            grid=grid,
+            first=records.weights_of(initial_arrays) if initial_arrays else None,
+            rounds=num_rounds,
+            train_config=train_config or ConfigRecord(),
+            evaluate_config=evaluate_config or ConfigRecord(),
+            evaluate_fn=evaluate_fn,
+        )
+        self.training.hooks = hooks
+        for _ in self._script:
+            break
         else:
-            state = self._state(stage, initial_arrays)
-            hooks = _Hooks(
-                train_config=train_config or ConfigRecord(),
-                evaluate_config=evaluate_config or ConfigRecord(),
-                evaluate_fn=evaluate_fn,
-                rounds=num_rounds,
-            )
-            outcome = self._train_stage(stage, state, grid, hooks, result)
+            raise ConfigurationError("the training has failed; expected a new strategy")
         self._done += 1
-        result.arrays = records.weights_record(outcome.weights)
-        return result
+        outcome = self.joined.job.outcomes[self._done - 1]
+        hooks.result.arrays = records.weights_record(outcome.weights)
+        return hooks.result
 
     def test(self, grid: Grid) -> MetricRecord:
         """Evaluate the trained model on all test nodes; the clients then forget the job.
 
         Returns:
             ``examples``, ``correct``, ``loss-sum`` and, where it is not accuracy, ``metric``.
+
+        Raises:
+            ConfigurationError: Stages are left to train.
+            RetexoError: As :meth:`aggregate_train`.
         """
-        job = self.joined.job
-        arrays = records.weights_record(job.outcomes[-1].weights)
-        metrics = self._evaluate(0, arrays, ConfigRecord({"nodes": "test"}), grid)
-        assert metrics is not None, "a question that names nodes has an answer"
-        self._follower.tested(self.config, job.untold)
-        return metrics
+        if self._done < self.stages:
+            left = counted(self.stages - self._done, "stage")
+            raise ConfigurationError(f"layers: {left} left to train; expected none before the test")
+        hooks = self.training.hooks = _Hooks(strategy=self, grid=grid)
+        for _ in self._script:
+            pass
+        assert hooks.tested is not None, "the test asks for nodes"
+        return hooks.tested
 
     @property
     def score(self) -> Score:
@@ -229,104 +184,15 @@ class LazyMessagePassing(Strategy):
         assert self._score is not None, "start() or test() comes first"
         return self._score
 
-    def _train_stage(
-        self, stage: int, state: StageState, grid: Grid, hooks: _Hooks, result: Result
-    ) -> StageOutcome:
-        """Train a stage from where an earlier attempt left it; return what it leaves."""
-        joined, training = self.joined, self.open_stage(stage, state)
-        loop = StageLoop(self.config, joined.job.ledger, training, rounds=hooks.rounds)
-        is_exchanged = not joined.exchanges.go_along or loop.finished
-        if is_exchanged:
-            self._exchange(stage)
-        arrays = records.weights_record(training.weights)
-        hooks.look(0, arrays, result)
-
-        def train() -> Score:
-            nonlocal arrays
-            number = training.round + 1
-            messages = self.configure_train(number, arrays, hooks.train_config, grid)
-            replies = self._replies(messages, grid, along=None if is_exchanged else stage)
-            trained, metrics = self.aggregate_train(number, replies)
-            # None of a subclass leaves them as they were, as Flower has it.
-            arrays = arrays if trained is None else trained
-            training.go_on_from(records.weights_of(arrays))
-            if metrics is not None:
-                result.train_metrics_clientapp[number] = metrics
-            return self.score
-
-        while not loop.finished:
-            joined.exchanges.bring_up(stage, training.training)
-            known = loop.train_round(train)
-            is_exchanged = True
-            self._follower.round_done(known, training, last=loop.finished)
-            number = training.round
-            if (told := self._evaluate(number, arrays, hooks.evaluate_config, grid)) is not None:
-                result.evaluate_metrics_clientapp[number] = told
-            hooks.look(number, arrays, result)
-
-        def validate() -> Score:
-            self._evaluate(training.round, arrays, ConfigRecord({"nodes": _LAST}), grid)
-            return self.score
-
-        known, outcome = loop.close(validate)
-        if known is not None:
-            self._follower.validated(known)
-        self._close_stage(outcome)
-        return outcome
-
-    def _solve(self, stage: int) -> StageOutcome:
-        """Find the last layer without rounds; those before it have no weights.
-
-        Clients send the vectors of a stage in the messages that end the exchange before it.
-        """
-        joined, last = self.joined, self.stages - 1
-        if stage < last:
-            outcome = StageOutcome.untrained(stage, self.initial(stage))
-            joined.job.outcomes[stage:] = [outcome]
-            publishing = joined.exchanges.publishing(stage + 1)
-            exchanged, _ = joined.exchanges.run_with(stage, publishing)
-            self._follower.exchanged(stage, exchanged)
-            self._follower.stage_done(outcome)
-            return outcome
-        solving = solve_last(joined.clients, joined.job.ticket(last), joined.schedule.shape)
-        exchanged, weights = joined.exchanges.run_with(last, joined.rounds.wrapped(solving))
-        self._follower.exchanged(last, exchanged)
-        training = self.open_stage(last, replace(StageState.first(weights), round=1))
-        loop = StageLoop(self.config, joined.job.ledger, training)
-        known, outcome = loop.close(lambda: joined.rounds.carry_out(training.validate_last()))
-        if known is not None:
-            self._follower.validated(known)
-        self._close_stage(outcome)
-        return outcome
-
-    def _state(self, stage: int, initial: ArrayRecord | None) -> StageState:
-        known = self.joined.job.stage_state(stage)
-        if known is not None:
-            return known
-        return StageState.first(records.weights_of(initial) if initial else self.initial(stage))
-
-    def _exchange(self, stage: int) -> None:
-        self._follower.exchanged(stage, self.joined.exchanges.run(stage))
-
-    def _close_stage(self, outcome: StageOutcome) -> None:
-        self._follower.stage_done(outcome)
-        self.joined.job.outcomes.append(outcome)
-
-    def _evaluate(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> MetricRecord | None:
-        messages = self.configure_evaluate(number, arrays, config, grid)
-        return self.aggregate_evaluate(number, self._replies(messages, grid))
-
-    def _replies(
-        self, messages: Iterable[Message], grid: Grid, *, along: int | None = None
+    def carried(
+        self, messages: Iterable[Message], grid: Grid, *, after: int | None = None
     ) -> Iterable[Message]:
         """Have what a hook returned carried; yield the replies as they come, in client order.
 
         Args:
             messages: Of all clients that the round asks, or of those that a subclass has left.
             grid: Carries what is no round of ours.
-            along: The stage whose exchange goes in the same messages, or before them.
+            after: The stage whose exchange goes in the same messages, or before them.
 
         Raises:
             ConfigurationError: A client was left out, and may not be.
@@ -338,10 +204,10 @@ class LazyMessagePassing(Strategy):
         by_client = {joined.messenger.client_at(m.metadata.dst_node_id): m for m in sent}
         ask = self._among(ask, by_client)
         self._round = asking, ask
-        if along is not None and joined.exchanges.goes_with(ask):
-            return self._with_exchange(along, ask)
-        if along is not None:
-            self._exchange(along)
+        if after is not None and joined.exchanges.goes_with(ask):
+            return self._with_exchange(after, ask)
+        if after is not None:
+            self.training.exchange(after)
         carried = joined.messenger.replies(ask, [by_client[client] for client in ask.requests])
         return (reply for _, reply in carried)
 
@@ -391,44 +257,12 @@ class LazyMessagePassing(Strategy):
             RoundIncomplete: Clients are missing.
         """
         job = JobState.begin() if job is None else job
-        self._joined = open_training(
+        joined = open_training(
             grid, self.config, job, codec=self._codec, on_silence=on_silence, watch=watch
         )
-        return self._joined
-
-    def find_basis(self) -> np.ndarray | None:
-        """Find the subspace that features are mapped to; None where none is wanted, or known."""
-        joined = self.joined
-        if self.config.basis == "none" or joined.job.basis is not None:
-            return None
-        units = joined.job.label_facts if self.config.task == REGRESSION else ()
-        finding = find_basis(joined.clients, joined.job.ticket(0), self.config, units)
-        if self.config.basis_rows == "sums":
-            _, joined.job.basis = joined.exchanges.run_with(0, joined.rounds.wrapped(finding))
-        else:
-            joined.job.basis = joined.rounds.carry_out(finding)
-        return joined.job.basis
-
-    def initial(self, stage: int) -> np.ndarray:
-        """Return the (P,) weights that a stage starts from, after those before it."""
-        before = None
-        if stage and self.config.warm_start:
-            before = self.joined.job.outcomes[stage - 1].weights
-        return self.joined.schedule.initial(stage, seed=self.config.seed, before=before)
-
-    def open_stage(self, stage: int, state: StageState) -> StageTraining:
-        """Train a stage from here on; its exchange is over."""
-        self._training = StageTraining(
-            self.config,
-            self.joined.job.ticket(stage),
-            state,
-            clients=self.joined.clients,
-            participants=self.joined.federation.participants,
-            label_facts=self.joined.job.label_facts,
-            codec=self._codec,
-        )
-        self.summary()
-        return self._training
+        self._training = Training(self.config, joined, codec=self._codec, follower=self._follower)
+        self._script = script_of(self._training)
+        return joined
 
     @property
     def ledger(self) -> TrafficLedger:
@@ -438,13 +272,12 @@ class LazyMessagePassing(Strategy):
     @property
     def joined(self) -> Joined:
         """The clients, after :meth:`join` or :meth:`start`."""
-        assert self._joined is not None, "join() or start() comes first"
-        return self._joined
+        return self.training.joined
 
     @property
-    def training(self) -> StageTraining:
-        """The open stage."""
-        assert self._training is not None, "open_stage() or start() comes first"
+    def training(self) -> Training:
+        """What the script asks, after :meth:`join` or :meth:`start`."""
+        assert self._training is not None, "join() or start() comes first"
         return self._training
 
     # ---- Flower's hooks -------------------------------------------------------------------------
@@ -454,7 +287,7 @@ class LazyMessagePassing(Strategy):
     ) -> Iterable[Message]:
         """Address the weights to every client that trains or validates, in client order."""
         del server_round, config, grid
-        return self._begin(self.training.train(records.weights_of(arrays)))
+        return self._begin(self.training.stage.train(records.weights_of(arrays)))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -475,9 +308,9 @@ class LazyMessagePassing(Strategy):
             RemoteProtocolError: A client's counts are not those that its hello promised.
         """
         metrics = _score_record(self._end(server_round, replies), "validation-")
-        assert self.training.loss is not None, "a round has ended"
-        metrics["loss"] = self.training.loss
-        return records.weights_record(self.training.weights), metrics
+        assert self.training.stage.loss is not None, "a round has ended"
+        metrics["loss"] = self.training.stage.loss
+        return records.weights_record(self.training.stage.weights), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -497,8 +330,8 @@ class LazyMessagePassing(Strategy):
         if not nodes:
             return []
         if nodes == _LAST:
-            return self._begin(self.training.validate_last())
-        return self._begin(self.training.evaluate(records.weights_of(arrays), nodes))
+            return self._begin(self.training.stage.validate_last())
+        return self._begin(self.training.stage.evaluate(records.weights_of(arrays), nodes))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -514,11 +347,12 @@ class LazyMessagePassing(Strategy):
 
     def summary(self) -> None:
         """Log what is about to be trained."""
+        stage = self.training.stage
         logger.info(
             "stage %d: %s trained by %s",
-            self.training.ticket.stage,
-            counted(len(self.training.weights), "weight"),
-            counted(len(self.training.training), "client"),
+            stage.ticket.stage,
+            counted(len(stage.weights), "weight"),
+            counted(len(stage.training), "client"),
         )
 
     # ---- inside -----------------------------------------------------------------------------
@@ -568,20 +402,70 @@ class LazyMessagePassing(Strategy):
                 yield client, answer_of(ask, client, early[client])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Hooks:
-    """What the hooks of a stage are called with."""
+    """Carries out the rounds of a stage, or the test, by a strategy's hooks: see :class:`.Hooks`.
 
-    train_config: ConfigRecord
-    evaluate_config: ConfigRecord
-    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
-    rounds: int | None
+    Attributes:
+        strategy: Whose hooks.
+        grid: As in :meth:`.LazyMessagePassing.start`; likewise what follows it.
+        result: What Flower has of the stage.
+        tested: What the test came to.
+    """
 
-    def look(self, number: int, arrays: ArrayRecord, result: Result) -> None:
+    strategy: LazyMessagePassing
+    grid: Grid
+    first: np.ndarray | None = None
+    rounds: int | None = None
+    train_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
+    result: Result = field(default_factory=Result)
+    tested: MetricRecord | None = None
+    _arrays: ArrayRecord = field(init=False, default_factory=ArrayRecord)
+
+    def begin(self, weights: np.ndarray) -> None:
+        """See the (P,) weights before the first round."""
+        self.strategy.summary()
+        self._arrays = records.weights_record(weights)
+        self._look(0)
+
+    def train(self, training: StageTraining, *, after: int | None) -> Score:
+        """Have a round configured, carried and aggregated, and its weights evaluated if asked."""
+        strategy, number = self.strategy, training.round + 1
+        messages = strategy.configure_train(number, self._arrays, self.train_config, self.grid)
+        replies = strategy.carried(messages, self.grid, after=after)
+        trained, metrics = strategy.aggregate_train(number, replies)
+        # None of a subclass leaves them as they were, as Flower has it.
+        self._arrays = self._arrays if trained is None else trained
+        training.go_on_from(records.weights_of(self._arrays))
+        if metrics is not None:
+            self.result.train_metrics_clientapp[number] = metrics
+        score = strategy.score
+        if (told := self._evaluate(number, self.evaluate_config)) is not None:
+            self.result.evaluate_metrics_clientapp[number] = told
+        self._look(number)
+        return score
+
+    def validate_last(self, training: StageTraining) -> Score:
+        """Have the weights after the last round evaluated."""
+        self._evaluate(training.round, ConfigRecord({"nodes": _LAST}))
+        return self.strategy.score
+
+    def test(self, weights: np.ndarray) -> None:
+        """Have (P,) weights evaluated on the test nodes."""
+        self._arrays = records.weights_record(weights)
+        self.tested = self._evaluate(0, ConfigRecord({"nodes": "test"}))
+
+    def _evaluate(self, number: int, config: ConfigRecord) -> MetricRecord | None:
+        messages = self.strategy.configure_evaluate(number, self._arrays, config, self.grid)
+        return self.strategy.aggregate_evaluate(number, self.strategy.carried(messages, self.grid))
+
+    def _look(self, number: int) -> None:
         """Have the server's own function see the weights after a round, 0 for the first."""
-        found = None if self.evaluate_fn is None else self.evaluate_fn(number, arrays)
+        found = None if self.evaluate_fn is None else self.evaluate_fn(number, self._arrays)
         if found is not None:
-            result.evaluate_metrics_serverapp[number] = found
+            self.result.evaluate_metrics_serverapp[number] = found
 
 
 def _score_record(score: Score, prefix: str) -> MetricRecord:

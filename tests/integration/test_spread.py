@@ -11,7 +11,7 @@ from tests.support.spread import measured, reads_in, weight
 
 #: What was measured last. Lower a number that has fallen; a commit that raises one says why.
 BOUNDS: Final = {
-    "reads of choices": 303,
+    "reads of choices": 300,
     "modules that read choices": 83,
     "modules of a round": 58,
     "functions of a round": 259,

@@ -16,7 +16,7 @@ from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, LocalProtocolError, RoundIncomplete
-from retexo_fl.federation import strategy as strategy_module
+from retexo_fl.federation import training as training_module
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
@@ -142,7 +142,7 @@ def test_a_round_that_asks_again_is_carried_on(
 
     config = _config(tmp_path, layers=1)
     plain = LazyMessagePassing(config).start(grid=_grid(config))
-    monkeypatch.setattr(strategy_module, "StageTraining", AskingTwice)
+    monkeypatch.setattr(training_module, "StageTraining", AskingTwice)
     by_flower = LazyMessagePassing(config).start(grid=_grid(config))
     run = train(tmp_path / "run", **_keys(tmp_path, layers=1))
     rounds = [(number, client) for number in (1, 2, 3, 4) for client in (2, 0)]
@@ -288,11 +288,11 @@ def test_every_round_of_a_run_goes_through_the_hooks(
     trained = [number for count in rounds for number in range(1, count + 1)]
     assert counted.rounds["configure_train"] == counted.rounds["aggregate_train"] == trained
     # After each round; for a stage's last weights, unless patience was lost; for the test.
-    has_last = [count > 0 and not keys.get("patience") for count in rounds]
+    last = [0 if keys.get("patience") else stage["rounds"] for stage in stages]
     evaluated = [
         number
-        for count, is_validated in zip(rounds, has_last, strict=True)
-        for number in [*range(1, count + 1), *([count] if is_validated else [])]
+        for count, validated in zip(rounds, last, strict=True)
+        for number in [*range(1, count + 1), *filter(None, [validated])]
     ]
     assert counted.rounds["configure_evaluate"] == [*evaluated, 0]
     assert counted.rounds["aggregate_evaluate"] == [*evaluated, 0]
@@ -333,13 +333,13 @@ def test_a_subclass_changes_what_is_trained_on(tmp_path: Path) -> None:
     plain.start(grid=_grid(config), num_rounds=1)
     halved.start(grid=_grid(config), evaluate_fn=look)
     assert sorted(seen) == [0, 1, 2]
-    assert np.array_equal(seen[1], plain.training.weights / 2)
+    assert np.array_equal(seen[1], plain.training.stage.weights / 2)
     # The second round's step begins there.
     other = LazyMessagePassing(config)
     other.start(grid=_grid(config), num_rounds=1, initial_arrays=weights_record(seen[1]))
-    assert np.array_equal(2 * seen[2], other.training.weights)
+    assert np.array_equal(2 * seen[2], other.training.stage.weights)
     # What is validated last, and kept in a checkpoint, are the arrays that it has returned.
-    assert np.array_equal(halved.training.state().weights, seen[2])
+    assert np.array_equal(halved.training.stage.state().weights, seen[2])
 
 
 class LeavesOut(LazyMessagePassing):
@@ -367,7 +367,7 @@ def test_a_client_that_a_subclass_leaves_out_is_absent(
     config = _config(tmp_path, layers=1, min_clients=2, round_deadline_s=9.0)
     strategy = kind(config)
     strategy.start(grid=_grid(config))
-    assert strategy.training.absent == (1,)
+    assert strategy.training.stage.absent == (1,)
     config = _config(tmp_path, layers=1)
     told = "no message to client 1; expected one to all that are asked, or min-clients"
     error: type[Exception] = ConfigurationError
@@ -414,8 +414,8 @@ def test_a_subclass_may_keep_to_itself_what_it_returns(tmp_path: Path) -> None:
     plain, own = LazyMessagePassing(config), AsksItsOwn(config)
     plain.join(_grid(config))
     result = own.start(grid=_grid(config))
-    assert np.array_equal(result.arrays["weights"].numpy(), plain.initial(0))
-    assert np.array_equal(own.training.weights, plain.initial(0))
+    assert np.array_equal(result.arrays["weights"].numpy(), plain.training.initial(0))
+    assert np.array_equal(own.training.stage.weights, plain.training.initial(0))
     assert not result.train_metrics_clientapp
     nodes = sum(plain.joined.clients.hellos[client].nodes for client in (0, 2))
     assert {
@@ -445,4 +445,15 @@ def test_there_are_no_more_stages_than_layers(tmp_path: Path) -> None:
     strategy, grid = LazyMessagePassing(config), _grid(config)
     strategy.start(grid=grid)
     with pytest.raises(ConfigurationError, match="all 1 stage are trained"):
+        strategy.start(grid=grid)
+
+
+def test_a_test_comes_last_and_nothing_goes_on_after_a_failure(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    strategy, grid = LetsGo(config), _grid(config)
+    with pytest.raises(ConfigurationError, match="layers: 2 stages left to train"):
+        strategy.test(grid)
+    with pytest.raises(RoundIncomplete):
+        strategy.start(grid=grid)
+    with pytest.raises(ConfigurationError, match="has failed; expected a new strategy"):
         strategy.start(grid=grid)

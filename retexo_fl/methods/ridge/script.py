@@ -1,7 +1,18 @@
-"""The round that finds the last layer without training: by ridge regression, from sums."""
+"""The last layer without training: by ridge regression, from sums.
+
+    basis      as in lazy training
+    for each stage m:
+        publish, collect
+    gram       sums of products over the train nodes, from which the last layer follows
+    evaluate   it on the validation nodes, then on the test nodes
+
+A stage's vectors follow from those of the one before, so clients send them in the messages that end
+the exchange before it, and the sums in those that end the last one.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -11,13 +22,34 @@ from retexo_fl.client.api import GramRequest, Ticket
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.federation.training import Script, Training
 from retexo_fl.masking.step import SharedStep
+from retexo_fl.methods.pieces.basis.script import find_basis
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, fit, gram_values
 from retexo_fl.training.stage_model import ModelShape, flat_weights
 
 #: The mean square of a coordinate over a client's train nodes, which is near 1 on average, is less.
 #: Numbers then have steps of 2**-28 for each train node.
 _MOST_SQUARE: Final = 2.0**11
+
+
+def ridge(training: Training) -> Script:
+    """Have the rows of all stages cross, then solve for the last layer; no stage has rounds."""
+    find_basis(training)
+    *before, last = training.stages
+    for stage in before:
+        outcome = StageOutcome.untrained(stage, training.initial(stage))
+        training.joined.job.outcomes[stage:] = [outcome]
+        training.carry_out(training.joined.exchanges.publishing(stage + 1), after=stage)
+        training.keep(outcome)
+        yield
+    joined = training.joined
+    solving = solve_last(joined.clients, joined.job.ticket(last), joined.schedule.shape)
+    weights = training.carry_out(solving, after=last)
+    training.select(training.open(last, replace(StageState.first(weights), round=1)))
+    yield
+    training.test()
 
 
 def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.ndarray]:

@@ -13,11 +13,30 @@ from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Round, members, named
 from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.training import Training
+from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
 
 
-def find_basis(
+def find_basis(training: Training) -> None:
+    """Find the subspace that features are mapped to, where one is wanted and not yet known."""
+    config, joined = training.config, training.joined
+    job = joined.job
+    if config.basis == "none" or job.basis is not None:
+        return
+    units = job.label_facts if config.task == REGRESSION else ()
+    asking = ask_for_basis(joined.clients, job.ticket(0), config, units)
+    if config.basis_rows == "sums":
+        # Of what the first layer adds up: features cross first.
+        _, basis = joined.exchanges.run_with(0, joined.rounds.wrapped(asking))
+    else:
+        basis = joined.rounds.carry_out(asking)
+    job.basis = basis
+    training.follower.basis_found(basis)
+
+
+def ask_for_basis(
     clients: Clients, ticket: Ticket, config: RunConfig, label_facts: tuple[float, ...] = ()
 ) -> Round[np.ndarray]:
     """Ask for the features' sums, then for one block after the other; return it as it travels.

@@ -1,0 +1,209 @@
+"""What the script of a method (``methods/*/script.py``) asks of a training: few verbs.
+
+An exchange, a round with what stands around it, the rounds of a stage, its end, and the test. How
+a stage's rounds are carried out is the strategy's, by Flower's hooks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from retexo_fl.config import RunConfig
+from retexo_fl.federation.asking import Round
+from retexo_fl.federation.asking.ask import T
+from retexo_fl.federation.opening import Joined
+from retexo_fl.federation.rounds.clients import Untold, untold_bytes
+from retexo_fl.federation.rounds.exchange import Exchanged
+from retexo_fl.federation.rounds.stage import StageTraining
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.federation.stage_loop import StageLoop
+from retexo_fl.run_log.events import RoundClosed
+from retexo_fl.training.selection import Score
+from retexo_fl.updates import UpdateCodec
+
+logger = logging.getLogger(__name__)
+
+#: A method, told: yields after each stage, and ends with the test.
+Script: TypeAlias = Iterator[None]
+
+
+class Follower:
+    """Is told how a training goes on; does nothing by itself but say what is not known of it.
+
+    ``retexo run`` writes its run directory from here.
+    """
+
+    def basis_found(self, basis: np.ndarray) -> None:
+        """See the basis of the features, as it travels."""
+
+    def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
+        """See an exchange that has ended; it went ``along`` with the first round if so."""
+
+    def round_done(self, known: RoundClosed | None, training: StageTraining, *, last: bool) -> None:
+        """See a round that has ended, and what it told of the one before."""
+
+    def validated(self, known: RoundClosed) -> None:
+        """See what is known of the last round of a stage."""
+
+    def stage_done(self, outcome: StageOutcome) -> None:
+        """See what a stage leaves."""
+
+    def tested(self, config: RunConfig, untold: Untold) -> None:
+        """See that the test is over."""
+        for line in untold_bytes(config, untold):
+            logger.warning(line)
+
+
+class Hooks(Protocol):
+    """Carries out the rounds of a stage."""
+
+    @property
+    def first(self) -> np.ndarray | None:
+        """(P,) weights that the stage starts from; those of the seed if None."""
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds it has at most; as configured if None."""
+
+    def begin(self, weights: np.ndarray) -> None:
+        """See the (P,) weights before the first round."""
+
+    def train(self, training: StageTraining, *, after: int | None) -> Score:
+        """Train a round, ``after`` the exchange of that stage, or in the same messages."""
+
+    def validate_last(self, training: StageTraining) -> Score:
+        """Validate the weights after the last round."""
+
+    def test(self, weights: np.ndarray) -> None:
+        """Evaluate (P,) weights on the test nodes, once."""
+
+
+class Training:
+    """One attempt at a training.
+
+    Args:
+        config: What to train.
+        joined: The clients.
+        codec: Of updates and weights on their way.
+        follower: Is told how it goes on.
+
+    Attributes:
+        config: What to train.
+        joined: The clients.
+        follower: Is told how it goes on.
+        hooks: Carries out the rounds of a stage; set before the script goes on.
+        stage: The stage that was opened last.
+    """
+
+    hooks: Hooks
+    stage: StageTraining
+
+    def __init__(
+        self, config: RunConfig, joined: Joined, *, codec: UpdateCodec, follower: Follower
+    ) -> None:
+        self.config = config
+        self.joined = joined
+        self.follower = follower
+        self._codec = codec
+        #: A stage whose exchange goes along with what is asked next.
+        self._due: int | None = None
+
+    # ---- exchanges and rounds -------------------------------------------------------------------
+
+    def exchange(self, stage: int, *, along: bool = False) -> None:
+        """Have the rows of a stage cross.
+
+        Args:
+            stage: Which.
+            along: A round of the stage follows, in whose messages they may cross.
+        """
+        if along and self.joined.exchanges.go_along:
+            self._due = stage
+        else:
+            self.follower.exchanged(stage, self.joined.exchanges.run(stage))
+
+    def carry_out(self, asking: Round[T], *, after: int) -> T:
+        """Return the result of a round that follows the exchange of a stage.
+
+        They may go in the same messages.
+        """
+        exchanged, result = self.joined.exchanges.run_with(
+            after, self.joined.rounds.wrapped(asking)
+        )
+        self.follower.exchanged(after, exchanged)
+        return result
+
+    # ---- stages ---------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> range:
+        """All of them."""
+        return range(self.config.stages)
+
+    def is_done(self, stage: int) -> bool:
+        """Return whether a stage has its weights, of an earlier attempt or of this one."""
+        return stage < len(self.joined.job.outcomes)
+
+    def initial(self, stage: int) -> np.ndarray:
+        """Return the (P,) weights that a stage starts from, after those before it."""
+        before = None
+        if stage and self.config.warm_start:
+            before = self.joined.job.outcomes[stage - 1].weights
+        return self.joined.schedule.initial(stage, seed=self.config.seed, before=before)
+
+    def open(self, stage: int, state: StageState | None = None) -> StageLoop:
+        """Return a stage as an earlier attempt left it, or before its first round.
+
+        Args:
+            stage: Which.
+            state: Where it stands, where that is known.
+        """
+        job = self.joined.job
+        state = state or job.stage_state(stage)
+        if state is None:
+            first = self.hooks.first
+            state = StageState.first(self.initial(stage) if first is None else first)
+        self.stage = StageTraining(
+            self.config,
+            job.ticket(stage),
+            state,
+            clients=self.joined.clients,
+            participants=self.joined.federation.participants,
+            label_facts=job.label_facts,
+            codec=self._codec,
+        )
+        self.hooks.begin(self.stage.weights)
+        return StageLoop(self.config, job.ledger, self.stage, rounds=self.hooks.rounds)
+
+    def train_round(self, loop: StageLoop) -> None:
+        """Train a round of an open stage."""
+        stage = loop.training
+        self.joined.exchanges.bring_up(stage.ticket.stage, stage.training)
+        due, self._due = self._due, None
+        # Of the round before, which this round's answers validate.
+        before = loop.known()
+        score = self.hooks.train(stage, after=due)
+        known = loop.closed(before, score) if before["round"] else None
+        self.follower.round_done(known, stage, last=not loop.wants_round)
+
+    def select(self, loop: StageLoop) -> None:
+        """Close a stage: validate its last weights, unless patience was lost; keep the best."""
+        stage = loop.training
+        if not loop.has_lost_patience:
+            score = self.hooks.validate_last(stage)
+            self.follower.validated(loop.closed(loop.known(), score))
+        self.keep(stage.outcome())
+
+    def keep(self, outcome: StageOutcome) -> None:
+        """Keep what a stage leaves."""
+        self.follower.stage_done(outcome)
+        self.joined.job.outcomes[outcome.stage :] = [outcome]
+
+    def test(self) -> None:
+        """Evaluate the trained model on all test nodes; the clients then forget the job."""
+        self.hooks.test(self.joined.job.outcomes[-1].weights)
+        self.follower.tested(self.config, self.joined.job.untold)

@@ -1,0 +1,41 @@
+"""Lazy message passing, from its first question to the test.
+
+    basis         where features become coordinates: their sums, then one block after the other
+    for each stage m:
+        publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
+        collect   until every vector has arrived, or the deadline decides
+        R rounds  weights w(r-1) out, gradient sums back, one step to w(r)
+        evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
+    evaluate      the selected model on the test nodes, once
+
+A stage that ``patience`` has stopped does not validate its last weights. Algorithms that train end
+to end have one stage, which holds all layers.
+
+Source: RETEXO (Kolluri et al.), section 3.1.
+"""
+
+from __future__ import annotations
+
+from retexo_fl.federation.rounds.stage_state import StageOutcome
+from retexo_fl.federation.training import Script, Training
+from retexo_fl.methods.pieces.basis.script import find_basis
+
+
+def lazy(training: Training) -> Script:
+    """Train one stage after the other; rows cross before the rounds of a stage, not within them."""
+    find_basis(training)
+    for stage in training.stages:
+        if training.is_done(stage):
+            # Clients may have lost what they held in memory; where not, nothing is sent again.
+            training.exchange(stage)
+        elif not training.config.stage_rounds[stage]:
+            training.exchange(stage)
+            training.keep(StageOutcome.untrained(stage, training.initial(stage)))
+        else:
+            rounds = training.open(stage)
+            training.exchange(stage, along=rounds.wants_round)
+            while rounds.wants_round:
+                training.train_round(rounds)
+            training.select(rounds)
+        yield
+    training.test()
