@@ -20,8 +20,9 @@ from typing import Final
 from retexo_fl.client.memory_estimate import PROCESS_BYTES, WEIGHT_COPIES
 from retexo_fl.client.run_memory import GraphSize
 from retexo_fl.config import make_config
+from retexo_fl.methods.forecasts import LAZY
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize, lazy_volume, stage_parameters
+from retexo_fl.training.volume import TrainingSize, stage_parameters
 from sims.outcome import Row
 
 NODES: Final = 40_000_000
@@ -106,7 +107,7 @@ def beyond(crossing: float) -> Beyond:
     assert size is not None
     vectors = round(crossing * size.boundary)
     shape = ModelShape.of(config, inputs=size.features, classes=size.classes)
-    volume = lazy_volume(
+    volume = LAZY.volume(
         shape,
         TrainingSize(
             clients=CLIENTS,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from retexo_fl.config import make_config
+from retexo_fl.methods.forecasts import FORECASTS
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import VOLUMES, PredictedVolume, TrainingSize
+from retexo_fl.training.volume import PredictedVolume, TrainingSize
 from sims.trained import MODEL_KINDS, Trained
 
 
@@ -51,6 +52,6 @@ def measured_prediction(keys: Mapping[str, Any], trained: Trained, rounds: int) 
         vectors=trained.vectors,
         rounds=(rounds,) * config.layers,
     )
-    volume = VOLUMES[str(keys["algorithm"])](shape, size)
+    volume = FORECASTS[str(keys["algorithm"])].volume(shape, size)
     assert volume is not None
     return volume

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.config import make_config
+from retexo_fl.methods.forecasts import FORECASTS
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
-    VOLUMES,
     PredictedVolume,
     TrainingSize,
     sampled_vectors,
@@ -90,7 +90,7 @@ def predict(shape: ModelShape, pairs: np.ndarray, rounds: int) -> dict[str, Pred
         rounds=(rounds,) * shape.layers,
         sampled_vectors=sampled_vectors(pairs.ravel().tolist(), RATE),
     )
-    volumes = {name: VOLUMES[name](shape, size) for name in ("lazy", "standard", "bns")}
+    volumes = {name: FORECASTS[name].volume(shape, size) for name in ("lazy", "standard", "bns")}
     return {name: volume for name, volume in volumes.items() if volume is not None}
 
 

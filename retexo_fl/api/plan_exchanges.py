@@ -11,6 +11,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.coded_size import sent_bytes
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import counts_by_use
@@ -107,7 +108,7 @@ def is_exact(config: RunConfig, shape: ModelShape, stage: int) -> bool:
     """Return whether :func:`stage_payloads` are exact: nothing that is trained decides them."""
     if not stage and _carries_features(shape):
         return shape.basis_of_sums or config.row_bits == 32
-    return config.codec == "dense" and config.algorithm != "bns"
+    return config.codec == "dense" and not forecast_of(config).samples_vectors
 
 
 def _carries_features(shape: ModelShape) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +23,10 @@ from retexo_fl.config import RunConfig
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.named import layer_class
+from retexo_fl.methods.forecasts import FORECASTS, LAZY
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import (
-    VOLUMES,
-    PredictedVolume,
-    gamma,
-    lazy_volume,
-)
-
-#: Algorithms whose clients send each other anything.
-_EXCHANGING: Final = ("lazy", "standard", "bns")
+from retexo_fl.training.volume import PredictedVolume, gamma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,18 +115,20 @@ def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str
     shape = ModelShape.of_part(config, planned.parts[0])
     size = training_size(config, planned, kind)
     first = _first_exchange(config, shape, planned, kind)
-    # Links are trained layer by layer alone.
-    compared = ("lazy",) if config.task == LINKS else VOLUMES
-    volumes = {name: VOLUMES[name](shape, size) for name in compared}
+    volumes = {
+        name: forecast.volume(shape, size)
+        for name, forecast in FORECASTS.items()
+        if forecast.predicts_links or not shape.link_head
+    }
     ordered = sorted(volumes, key=lambda name: name != config.algorithm)
-    lazy = lazy_volume(shape, size)
+    lazy = LAZY.volume(shape, size)
     return {
         "vectors": size.vectors,
         **_added(config, plans),
         "sampled_vectors": size.sampled_vectors,
         "first_exchange": asdict(first),
         "algorithms": {
-            name: None if volume is None else _record(name, volume, lazy, first)
+            name: None if volume is None else _record(volume, lazy, first)
             for name in ordered
             for volume in (volumes[name],)
         },
@@ -164,9 +159,7 @@ def _first_exchange(
     )
 
 
-def _record(
-    name: str, volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange
-) -> dict[str, Any]:
+def _record(volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange) -> dict[str, Any]:
     return {
         "boundary_training": volume.boundary_training,
         "boundary_evaluation": volume.boundary_evaluation,
@@ -176,27 +169,25 @@ def _record(
         "total": volume.total,
         "gamma": gamma(volume, lazy),
         "payload": {
-            codec: _payload(name, volume, lazy, first.dense - size)
+            codec: _payload(volume, lazy, first.dense - size)
             for codec, size in asdict(first).items()
         },
     }
 
 
-def _payload(
-    name: str, volume: PredictedVolume, lazy: PredictedVolume, saved: int
-) -> Mapping[str, Any]:
+def _payload(volume: PredictedVolume, lazy: PredictedVolume, saved: int) -> Mapping[str, Any]:
     """Say what a codec leaves that saves so much of the first exchange.
 
     Of hidden states no more is known than that they take at most what dense ones do. Gamma is that
     of features as they are and hidden states at their most.
     """
-    of_volume = saved if name in _EXCHANGING else 0
+    of_volume = saved if volume.boundary else 0
     return {
         "boundary_at_most": volume.boundary - of_volume,
         "total_at_most": volume.total - of_volume,
-        "gamma": _paper_without(name, volume, saved) / _paper_without("lazy", lazy, saved),
+        "gamma": _paper_without(volume, saved) / _paper_without(lazy, saved),
     }
 
 
-def _paper_without(name: str, volume: PredictedVolume, saved: int) -> int:
-    return volume.paper - (2 * saved if name in _EXCHANGING else 0)
+def _paper_without(volume: PredictedVolume, saved: int) -> int:
+    return volume.paper - (2 * saved if volume.boundary else 0)

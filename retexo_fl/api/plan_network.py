@@ -8,6 +8,7 @@ from typing import Any
 from retexo_fl.api.plan_exchanges import Payloads, PlannedParts, is_exact, stage_payloads
 from retexo_fl.config import RunConfig
 from retexo_fl.ledger import SERVER
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.run_log.json_form import to_json
 from retexo_fl.simulation.deployment_time import (
     OPENED,
@@ -66,14 +67,11 @@ def _exchanges(
 ) -> Iterator[dict[str, Any]]:
     """Yield one entry for each exchange that moves vectors; the first opens the links."""
     plans = planned.plans(effective_plan(config))
-    if config.algorithm in {"drop", "central"} or not any(plan.num_send for plan in plans):
+    if not any(plan.num_send for plan in plans):
         return
-    # Forward and backward in each round; forward once more for each validation and the test.
-    later = 3 * config.stage_rounds[0] + 2 if config.traits.exchanges_in_rounds else 1
-    for stage in range(shape.stages):
+    for stage, count in enumerate(forecast_of(config).exchanges(config, shape)):
         payloads = stage_payloads(config, shape, planned, stage)
-        known = {"stage": stage, "count": later if stage else 1}
-        known |= {"is_exact": is_exact(config, shape, stage)}
+        known = {"stage": stage, "count": count, "is_exact": is_exact(config, shape, stage)}
         yield known | _slowest(payloads, links, opens=not stage)
 
 

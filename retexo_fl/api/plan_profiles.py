@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from retexo_fl.api.plan_exchanges import PlannedParts, stage_payloads
 from retexo_fl.config import RunConfig
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import VOLUMES, TrainingSize, sampled_vectors
+from retexo_fl.training.volume import TrainingSize, sampled_vectors
 
 #: What Flower's polling makes of one message in a deployment, from and to.
 MESSAGE_S: Final = (4, 9)
@@ -37,14 +38,11 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
 
 def _exchanged(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> int:
     """Return what clients send each other at most."""
-    if config.algorithm == "lazy":
-        stages = range(shape.stages)
-        return sum(sum(stage_payloads(config, shape, planned, m).values()) for m in stages)
-    volume = VOLUMES[config.algorithm](
-        shape, training_size(config, planned, effective_plan(config))
+    return forecast_of(config).boundary_at_most(
+        shape,
+        training_size(config, planned, effective_plan(config)),
+        lambda stage: sum(stage_payloads(config, shape, planned, stage).values()),
     )
-    assert volume is not None, "bns has a plan of rows"
-    return volume.boundary
 
 
 def training_size(config: RunConfig, planned: PlannedParts, kind: str) -> TrainingSize:

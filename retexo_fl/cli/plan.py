@@ -86,20 +86,23 @@ def _plan(
 
 
 def _show(config: RunConfig, facts: dict[str, Any], profile: str) -> None:
+    from retexo_fl.methods.forecasts import FORECASTS, forecast_of
+
     planned = facts["plans"][facts["boundary_plan"]]
     volumes = planned["algorithms"]
+    sizes = {"vectors": planned["vectors"], "drawn": planned["sampled_vectors"]}
     show(
         _head(config, facts),
         "\n".join(textwrap.wrap(printable(profile), _WIDTH, break_on_hyphens=False)),
         _client_table(facts["clients"]),
         "Boundary nodes belong to peers and have an edge to the client's own.",
         _vector_table(facts),
-        _added_sentence(config, planned),
+        _added_sentence(planned, backward=forecast_of(config).returns_gradients),
         "The first exchange carries input features, predicted exactly for all codecs.\n"
         "Hidden states take at most their dense bytes.",
         *_profile_lines(facts),
         _volume_table(volumes),
-        "\n".join(f"{name:<10} {_what_it_is(name, config, planned)}" for name in volumes),
+        "\n".join(f"{name:<10} {FORECASTS[name].sentence(config, **sizes)}" for name in volumes),
         "Bytes of dense vectors, each counted once. Gamma: bytes over those of lazy\n"
         "training, counted at the clients: a vector counts as sent and as received.\n"
         "Without evaluation (RETEXO, equation 2).",
@@ -202,12 +205,12 @@ def _share_added(plan: Mapping[str, Any], what: str) -> float:
     return plan[what] / plan["vectors"] if plan["vectors"] else 0.0
 
 
-def _added_sentence(config: RunConfig, planned: Mapping[str, Any]) -> str:
+def _added_sentence(planned: Mapping[str, Any], *, backward: bool) -> str:
     text = (
         "Added: vectors that agents at udp:// or xdp:// (codec fixed) can sum on\n"
         "arrival; the others are stored one by one."
     )
-    if config.algorithm in {"standard", "bns"}:
+    if backward:
         share = format_share(_share_added(planned, "gradients_added"))
         text += f"\nOf the gradients that come back: {share}."
     return text
@@ -225,22 +228,3 @@ def _volume_table(volumes: Mapping[str, Any]) -> Table:
             sizes = (format_bytes(volume[kind]) for kind in _KINDS)
             table.add_row(name, *sizes, f"{volume['gamma']:.2f}", style=style)
     return table
-
-
-def _what_it_is(name: str, config: RunConfig, planned: dict[str, Any]) -> str:
-    rounds, drawn = format_counted(config.rounds, "round"), planned["sampled_vectors"]
-    exchanges = format_counted(len(config.stage_rounds), "exchange")
-    features = ": features first, then" if config.task == "links" else ","
-    sampled = (
-        "as standard, with sampled boundary nodes; only with the plan of rows"
-        if drawn is None
-        else f"as standard, but {format_count(drawn)} of "
-        f"{format_counted(planned['vectors'], 'vector')} in a round"
-    )
-    return {
-        "lazy": f"{exchanges}{features} one before each layer's {rounds}",
-        "standard": f"end to end, {rounds}: exchanges forward and backward in each",
-        "bns": sampled,
-        "drop": "end to end, edges between clients ignored",
-        "central": "end to end on one client that has the whole graph",
-    }[name]

@@ -20,6 +20,7 @@ from retexo_fl.federation.rounds.clients import untold_bytes
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
+from retexo_fl.methods.forecasts import LAZY, STANDARD, forecast_of
 from retexo_fl.report import write_report
 from retexo_fl.run_log.result import (
     ClientRow,
@@ -36,13 +37,7 @@ from retexo_fl.training.link_trainer import group_size
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import (
-    VOLUMES,
-    TrainingSize,
-    gamma,
-    lazy_volume,
-    standard_volume,
-)
+from retexo_fl.training.volume import TrainingSize, gamma
 from retexo_fl.units import format_metric
 from retexo_fl.version import __version__
 
@@ -226,9 +221,9 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
         corrected=config.local_correction == "scaffold",
     )
     shape = outcome.shape
-    own = VOLUMES[config.algorithm](shape, size)
+    own = forecast_of(config).volume(shape, size)
     assert own is not None, "clients tell how many vectors they draw"
-    lazy, standard = lazy_volume(shape, size), standard_volume(shape, size)
+    lazy, standard = LAZY.volume(shape, size), STANDARD.volume(shape, size)
     # Clients that leave out the edges between them do not know what others would exchange, and
     # standard training reads features, not coordinates of them.
     compared = not (

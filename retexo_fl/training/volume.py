@@ -1,4 +1,6 @@
-"""Predicted bytes of a training: closed forms that share no code with the ledger.
+"""What a training moves in theory: closed forms that share no code with the ledger.
+
+Of each way of training they stand in its folder, in a subclass of :class:`Forecast`.
 
 Symbols of RETEXO, section 3.2: n clients, K layers, R rounds (of each layer, or end to end), H_m
 width of state m (H_0 the input features), V vectors of one exchange over all ordered pairs of
@@ -9,13 +11,14 @@ of layer m's head. Of masked sums see :func:`masked_volume`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
+from retexo_fl.config import RunConfig
 from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
@@ -23,8 +26,6 @@ from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
-#: What BNS draws in a round is sent as float64 numbers.
-_ID_BYTES: Final = 8
 #: Of what names an agreement.
 _DIGEST_BYTES: Final = 32
 #: Of a masked count, and of a masked number that is none; values of an update that share one of the
@@ -122,6 +123,17 @@ def stage_parameters(shape: ModelShape) -> tuple[list[int], list[int]]:
     return whole, [one - other for one, other in zip(whole, bare, strict=True)]
 
 
+def model_parameters(shape: ModelShape) -> int:
+    """Return M."""
+    whole = replace(shape, heads_between=False, passes_sums=False)
+    return sum(num_weights(whole, m) for m in range(shape.layers))
+
+
+def item_bytes(shape: ModelShape) -> int:
+    """Return the bytes of a value."""
+    return np.dtype(shape.dtype).itemsize
+
+
 def sampled_vectors(pairs: Iterable[int], rate: float) -> int:
     """Return how many vectors BNS draws in a round.
 
@@ -150,103 +162,55 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
     return up, down, features * (1 + shape.inputs)
 
 
-def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
-    """Predict lazy message passing, every message of the protocol included.
+class Forecast(ABC):
+    """What a way of training says of itself before it has run: a subclass in its own folder.
 
-    Boundary: ``V sum_m H_m``, once per stage; less where :meth:`.ModelShape.crosses_as_inputs`.
-    Updates: R of every stage from each training client. Weights: with every round; once more to
-    validate w(R); the selected ones with the next stage's exchange; those of the last stage for the
-    test. A basis of the features comes before all that. Where the last layer is solved for, no
-    stage has rounds: each client answers sums of products once.
+    Attributes:
+        samples_vectors: A round moves some of the vectors, drawn anew.
+        returns_gradients: Gradients of vectors come back to who sent these.
+        predicts_links: It trains on links, too.
     """
-    basis_up, basis_down, basis = basis_values(shape)
-    parameters, _ = stage_parameters(shape)
-    item = _item(shape)
-    # Of links, a stage comes first in which features cross.
-    parameters = [*[0] * shape.lag, *parameters]
-    crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
-    stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
-    updates = sum(r * p for r, p in stages)
-    grams = 0
-    if shape.passes_sums:
-        grams = size.clients * gram_values(shape.read_width, shape.classes)
-    beyond = size.validation_clients * sum(parameters)
-    beyond += size.clients * sum(parameters[:-1])
-    beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
-    return PredictedVolume(
-        boundary_training=item * size.vectors * crossing,
-        boundary_evaluation=0,
-        updates_up=item * (size.training_clients * (updates + basis_up) + grams),
-        weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),
-        weights_beyond=item * beyond,
-    )
 
+    samples_vectors: ClassVar[bool] = False
+    returns_gradients: ClassVar[bool] = False
+    predicts_links: ClassVar[bool] = False
 
-def standard_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
-    """Predict end-to-end training for R rounds (the longest stage's) on the same partitions.
+    @abstractmethod
+    def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume | None:
+        """Predict the bytes; None where a size that they depend on is not known."""
 
-    Boundary: input features once, then in every round an embedding forward and its gradient
-    backward for each hidden state: ``V (H_0 + 2 R sum_{m>=1} H_m)`` (RETEXO, section 3.2). All
-    clients take part in every round. Evaluation passes embeddings forward: of the weights that
-    begin each round, of w(R), and of the selected ones for the test.
-    """
-    moved = shape.exchange_width(0) + 2 * max(size.rounds) * _hidden(shape)
-    return _exchanging_volume(shape, size, _item(shape) * size.vectors * moved)
+    @abstractmethod
+    def sentence(self, config: RunConfig, *, vectors: int, drawn: int | None) -> str:
+        """Return what it is, for who compares it with others.
 
+        Args:
+            config: Of the run.
+            vectors: Of one exchange over all pairs of clients.
+            drawn: :attr:`TrainingSize.sampled_vectors`.
+        """
 
-def bns_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume | None:
-    """Predict boundary node sampling; None where the sampled vectors are not known.
+    def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
+        """Return by stage, or by layer inside a round, how often the vectors that it reads cross.
 
-    As :func:`standard_volume`, but a round moves the drawn vectors only, and their numbers once.
-    Evaluation is not sampled. One layer has no exchange inside its rounds, hence nothing to draw.
+        Empty where clients exchange nothing.
+        """
+        del config, shape
+        return ()
 
-    Source: BNS-GCN (Wan et al.), algorithm 1; RETEXO, section 4.1.
-    """
-    if size.sampled_vectors is None:
-        return None
-    item = _item(shape)
-    per_vector = 2 * item * _hidden(shape) + _ID_BYTES if shape.layers > 1 else 0
-    drawn = max(size.rounds) * size.sampled_vectors * per_vector
-    return _exchanging_volume(shape, size, item * size.vectors * shape.exchange_width(0) + drawn)
+    def boundary_at_most(
+        self, shape: ModelShape, size: TrainingSize, coded: Callable[[int], int]
+    ) -> int:
+        """Return what clients send each other at most.
 
-
-def drop_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
-    """Predict federated averaging of the whole model, edges between clients ignored."""
-    parameters = _item(shape) * _model(shape)
-    rounds = max(size.rounds)
-    return PredictedVolume(
-        boundary_training=0,
-        boundary_evaluation=0,
-        updates_up=size.training_clients * rounds * parameters,
-        weights_training=size.weights_of_rounds(rounds, parameters),
-        weights_beyond=(size.validation_clients + size.clients) * parameters,
-    )
-
-
-def central_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
-    """Predict end-to-end training on one client that has the whole graph."""
-    alone = replace(
-        size,
-        clients=1,
-        training_clients=min(1, size.training_clients),
-        asked_clients=min(1, size.asked_clients),
-        validation_clients=min(1, size.validation_clients),
-    )
-    return drop_volume(shape, alone)
-
-
-#: How each algorithm's volume is predicted.
-VOLUMES: Final[Mapping[str, Callable[[ModelShape, TrainingSize], PredictedVolume | None]]] = (
-    MappingProxyType(
-        {
-            "lazy": lazy_volume,
-            "standard": standard_volume,
-            "bns": bns_volume,
-            "drop": drop_volume,
-            "central": central_volume,
-        }
-    )
-)
+        Args:
+            shape: Of the model.
+            size: What the closed form takes.
+            coded: Returns what the vectors that a stage reads take in a codec.
+        """
+        del coded
+        volume = self.volume(shape, size)
+        assert volume is not None, "all sizes are known of a configuration that was checked"
+        return volume.boundary
 
 
 def gamma(volume: PredictedVolume, lazy: PredictedVolume) -> float:
@@ -430,39 +394,5 @@ def _stages(shape: ModelShape, size: MaskedSize) -> list[tuple[int, int]]:
     if shape.passes_sums:
         return []
     if size.end_to_end:
-        return [(_model(shape), max(size.rounds))]
+        return [(model_parameters(shape), max(size.rounds))]
     return list(zip(stage_parameters(shape)[0], size.rounds[shape.lag :], strict=True))
-
-
-# ---- inside -------------------------------------------------------------------------------------
-
-
-def _exchanging_volume(
-    shape: ModelShape, size: TrainingSize, boundary_training: int
-) -> PredictedVolume:
-    """Complete the volume of an algorithm whose clients exchange in every round."""
-    rounds = max(size.rounds)
-    parameters = _item(shape) * size.clients * _model(shape)
-    return PredictedVolume(
-        boundary_training=boundary_training,
-        boundary_evaluation=_item(shape) * size.vectors * (rounds + 2) * _hidden(shape),
-        updates_up=rounds * parameters,
-        weights_training=rounds * parameters,
-        weights_beyond=2 * parameters,
-    )
-
-
-def _model(shape: ModelShape) -> int:
-    """Return M."""
-    whole = replace(shape, heads_between=False, passes_sums=False)
-    return sum(num_weights(whole, m) for m in range(shape.layers))
-
-
-def _hidden(shape: ModelShape) -> int:
-    """Return the width of all hidden states: sum of H_m for 1 <= m < K."""
-    trained = replace(shape, passes_sums=False)
-    return sum(trained.input_width(stage) for stage in range(1, shape.layers))
-
-
-def _item(shape: ModelShape) -> int:
-    return np.dtype(shape.dtype).itemsize

@@ -12,9 +12,10 @@ import pytest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import PartitionError, RetexoError
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.methods.forecasts import FORECASTS
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import VOLUMES, TrainingSize, sampled_vectors
+from retexo_fl.training.volume import TrainingSize, sampled_vectors
 from tests.support.cli import CommandLine
 from tests.support.predictions import cut, read_npz
 from tests.support.runs import configured, largest_difference, ledger_of, model_bytes, train
@@ -127,7 +128,7 @@ def test_bytes_are_those_of_the_closed_form(
         rounds=config.stage_rounds,
         sampled_vectors=sampled_vectors(pairs, config.boundary_rate),
     )
-    predicted = VOLUMES[algorithm](ModelShape.of_part(config, parts[0]), size)
+    predicted = FORECASTS[algorithm].volume(ModelShape.of_part(config, parts[0]), size)
     assert predicted is not None
     ledger = ledger_of(run)
     assert ledger.sum(kind="boundary").raw == predicted.boundary

@@ -12,9 +12,10 @@ import pytest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import RetexoError
 from retexo_fl.graph import BoundaryPlan, GraphPartition, open_partition
+from retexo_fl.methods.forecasts import LAZY
 from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize, lazy_volume
+from retexo_fl.training.volume import TrainingSize
 from tests.support.agents import agents, train_with
 from tests.support.cli import CommandLine
 from tests.support.limits import PERMISSIVE
@@ -92,7 +93,7 @@ def test_the_ledger_is_the_closed_form(folder: Path, tmp_path: Path) -> None:
         vectors=vectors,
         rounds=config.stage_rounds,
     )
-    volume = lazy_volume(ModelShape.of_part(config, parts[0]), size)
+    volume = LAZY.volume(ModelShape.of_part(config, parts[0]), size)
     raw = result_of(run)["plan"]["predicted_raw"]
     assert raw["total"] == volume.total
     moved = ledger_of(run)

@@ -1,0 +1,79 @@
+"""What lazy message passing moves, and what ``retexo plan`` says of it.
+
+Symbols as in :mod:`retexo_fl.training.volume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from retexo_fl.config import RunConfig
+from retexo_fl.training.ridge import gram_values
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import (
+    Forecast,
+    PredictedVolume,
+    TrainingSize,
+    basis_values,
+    item_bytes,
+    stage_parameters,
+)
+from retexo_fl.units import format_counted
+
+
+class LazyForecast(Forecast):
+    """Vectors cross once before each stage, and inside none."""
+
+    predicts_links = True
+
+    def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume:
+        """Predict every message of the protocol.
+
+        Boundary: ``V sum_m H_m``, once per stage; less where
+        :meth:`.ModelShape.crosses_as_inputs`. Updates: R of every stage from each training client.
+        Weights: with every round; once more to validate w(R); the selected ones with the next
+        stage's exchange; those of the last stage for the test. A basis of the features comes before
+        all that. Where the last layer is solved for, no stage has rounds: each client answers sums
+        of products once.
+        """
+        basis_up, basis_down, basis = basis_values(shape)
+        parameters, _ = stage_parameters(shape)
+        item = item_bytes(shape)
+        # Of links, a stage comes first in which features cross.
+        parameters = [*[0] * shape.lag, *parameters]
+        crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
+        stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
+        updates = sum(r * p for r, p in stages)
+        grams = 0
+        if shape.passes_sums:
+            grams = size.clients * gram_values(shape.read_width, shape.classes)
+        beyond = size.validation_clients * sum(parameters)
+        beyond += size.clients * sum(parameters[:-1])
+        beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
+        return PredictedVolume(
+            boundary_training=item * size.vectors * crossing,
+            boundary_evaluation=0,
+            updates_up=item * (size.training_clients * (updates + basis_up) + grams),
+            weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),
+            weights_beyond=item * beyond,
+        )
+
+    def sentence(self, config: RunConfig, *, vectors: int, drawn: int | None) -> str:
+        """See :class:`.Forecast`."""
+        del vectors, drawn
+        rounds = format_counted(config.rounds, "round")
+        exchanges = format_counted(len(config.stage_rounds), "exchange")
+        features = ": features first, then" if config.task == "links" else ","
+        return f"{exchanges}{features} one before each layer's {rounds}"
+
+    def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
+        """See :class:`.Forecast`."""
+        del config
+        return (1,) * shape.stages
+
+    def boundary_at_most(
+        self, shape: ModelShape, size: TrainingSize, coded: Callable[[int], int]
+    ) -> int:
+        """See :class:`.Forecast`."""
+        del size
+        return sum(map(coded, range(shape.stages)))
