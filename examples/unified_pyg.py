@@ -15,8 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from retexo_fl.devices.unified import Unified
-from retexo_fl.sampling import Adjacency, NeighbourSampler, Sample, Sampler, root_workloads
+from retexo_fl.additions.devices.sampling import (
+    Adjacency,
+    NeighbourSampler,
+    Sample,
+    Sampler,
+    root_workloads,
+)
+from retexo_fl.additions.devices.workers.unified import Unified
 
 try:
     from torch_geometric.data import Data

@@ -17,9 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from retexo_fl.devices.unified import Step, Unified
+from retexo_fl.additions.devices.sampling import (
+    Adjacency,
+    Block,
+    NeighbourSampler,
+    Sampler,
+    root_workloads,
+)
+from retexo_fl.additions.devices.workers.unified import Step, Unified
 from retexo_fl.graph import load_dataset, make_split
-from retexo_fl.sampling import Adjacency, Block, NeighbourSampler, Sampler, root_workloads
 
 #: Neighbours that each layer draws, the roots' first.
 FANOUTS = (15, 10)

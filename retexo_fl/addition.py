@@ -8,6 +8,7 @@ What other people's packages bring is found by entry points (:func:`retexo_fl.pl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -28,12 +29,14 @@ class Addition:
         title: What people call it.
         schemes: Of the addresses at which it connects or listens.
         settings: Keys of ``agent.toml`` that mean nothing without it.
+        keys: Keys of a run that may need it, each with the value that does not.
     """
 
     room: str
     title: str
-    schemes: tuple[str, ...]
+    schemes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_here(self) -> bool:
@@ -49,6 +52,19 @@ class Addition:
     def serves(self, address: str) -> bool:
         """Return whether an address is one of its own."""
         return address.partition(":")[0] in self.schemes
+
+    def wanted_by(self, values: Mapping[str, object]) -> str:
+        """Return the first key of a run that needs it, and its value; empty if none does.
+
+        Args:
+            values: By key; an absent one is its default.
+        """
+        wanting = (
+            f"{key}: {values[key]}"
+            for key, without in self.keys
+            if values.get(key, without) != without
+        )
+        return next(wanting, "")
 
     def require(self, wanted: str) -> None:
         """Refuse what cannot be had without it.
@@ -88,4 +104,10 @@ KERNEL_PATH: Final = Addition(
 )
 #: Streams of blocks between devices that are near each other.
 BLUETOOTH: Final = Addition(room="bluetooth", title="Bluetooth", schemes=("bluetooth",))
-ADDITIONS: Final = (KERNEL_PATH, BLUETOOTH)
+#: Mini-batches of sampled neighbours, and several devices of a client.
+DEVICES: Final = Addition(
+    room="devices",
+    title="mini-batches and devices",
+    keys=(("sampler", "none"), ("devices", "cpu")),
+)
+ADDITIONS: Final = (KERNEL_PATH, BLUETOOTH, DEVICES)

@@ -8,11 +8,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from retexo_fl.sampling.feature_cache import FixedOrder, by_degree
-from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.sampling.gns import GnsSampler
-from retexo_fl.sampling.lru import LruOrder
-from retexo_fl.sampling.neighbour import NeighbourSampler
+from retexo_fl.additions.devices.sampling.feature_cache import FixedOrder, by_degree
+from retexo_fl.additions.devices.sampling.features import FeatureStore
+from retexo_fl.additions.devices.sampling.gns import GnsSampler
+from retexo_fl.additions.devices.sampling.lru import LruOrder
+from retexo_fl.additions.devices.sampling.neighbour import NeighbourSampler
 from sims.feeds import Feed, GnsFeed, LazyFeed, PlainFeed, Recycling, RootOrder
 from sims.kept_traces import KeptTraces
 from sims.mini_batch_graphs import MiniBatchGraph, read_graph

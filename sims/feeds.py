@@ -9,11 +9,11 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from retexo_fl.sampling.feature_cache import FeatureCache, FixedOrder
-from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.sampling.gns import GnsSampler
-from retexo_fl.sampling.neighbour import NeighbourSampler
-from retexo_fl.sampling.sample import Sample
+from retexo_fl.additions.devices.sampling.feature_cache import FeatureCache, FixedOrder
+from retexo_fl.additions.devices.sampling.features import FeatureStore
+from retexo_fl.additions.devices.sampling.gns import GnsSampler
+from retexo_fl.additions.devices.sampling.neighbour import NeighbourSampler
+from retexo_fl.additions.devices.sampling.sample import Sample
 from sims.rivals.lazygcn import recycled
 
 DEVICE: Final = torch.device("cpu")

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array
 
+from retexo_fl.additions.devices.sampling.adjacency import Adjacency
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.graph.sources.npz_graph import read_npz_graph
-from retexo_fl.sampling.adjacency import Adjacency
 
 #: Wider features are projected to this many columns, so that all graphs move rows of a like size.
 WIDTH: Final = 128

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from retexo_fl.sampling.feature_cache import FixedOrder
-from retexo_fl.sampling.features import ReusedBuffer
-from retexo_fl.sampling.lru import LruOrder
-from retexo_fl.sampling.sample import Sample
+from retexo_fl.additions.devices.sampling.feature_cache import FixedOrder
+from retexo_fl.additions.devices.sampling.features import ReusedBuffer
+from retexo_fl.additions.devices.sampling.lru import LruOrder
+from retexo_fl.additions.devices.sampling.sample import Sample
 from sims.feeds import Feed
 from sims.mini_batch_graphs import MiniBatchGraph
 from sims.sage import Sage, loss_of

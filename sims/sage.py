@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from retexo_fl.additions.devices.sampling.adjacency import Adjacency
+from retexo_fl.additions.devices.sampling.sample import Block, Sample
 from retexo_fl.layers.sparse import SparsePattern, Transpose, row_sums, sparse_product
-from retexo_fl.sampling.adjacency import Adjacency
-from retexo_fl.sampling.sample import Block, Sample
 
 
 class Sage(nn.Module):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retexo_fl.devices.balancer import Balancer, imbalance
-from retexo_fl.devices.plan import epoch_plan
-from retexo_fl.sampling.base import Sampler
+from retexo_fl.additions.devices.sampling.base import Sampler
+from retexo_fl.additions.devices.workers.balancer import Balancer, imbalance
+from retexo_fl.additions.devices.workers.plan import epoch_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

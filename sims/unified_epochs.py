@@ -10,12 +10,12 @@ from typing import Final, Self
 import numpy as np
 import torch
 
-from retexo_fl.devices.balancer import Balancer, imbalance
-from retexo_fl.devices.plan import EpochPlan, epoch_plan
-from retexo_fl.devices.pool import WorkerPool
-from retexo_fl.devices.timings import EpochTimes, StepSums, WorkerTimes
-from retexo_fl.sampling.workloads import root_workloads
-from retexo_fl.training.sampled_task import ClientGraph
+from retexo_fl.additions.devices.sampling.workloads import root_workloads
+from retexo_fl.additions.devices.training.sampled_task import ClientGraph
+from retexo_fl.additions.devices.workers.balancer import Balancer, imbalance
+from retexo_fl.additions.devices.workers.plan import EpochPlan, epoch_plan
+from retexo_fl.additions.devices.workers.pool import WorkerPool
+from retexo_fl.additions.devices.workers.timings import EpochTimes, StepSums, WorkerTimes
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from sims.mini_batch_graphs import MiniBatchGraph

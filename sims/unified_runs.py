@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 import torch
 
-from retexo_fl.devices.balancer import Balancer
-from retexo_fl.devices.names import parse_devices
-from retexo_fl.devices.pool import WorkerPool
-from retexo_fl.sampling.feature_cache import rows_that_fit
-from retexo_fl.training.sampler_choice import SamplerChoice
+from retexo_fl.additions.devices.sampling.feature_cache import rows_that_fit
+from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
+from retexo_fl.additions.devices.workers.balancer import Balancer
+from retexo_fl.additions.devices.workers.pool import WorkerPool
+from retexo_fl.device_names import parse_devices
 from retexo_fl.training.stage_model import ModelShape
 from sims.mini_batch_graphs import MiniBatchGraph
 from sims.unified_epochs import Epoch, Rig

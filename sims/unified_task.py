@@ -13,14 +13,19 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.additions.devices.sampling.feature_cache import (
+    CachePolicy,
+    FeatureCache,
+    FixedOrder,
+    by_degree,
+)
+from retexo_fl.additions.devices.sampling.features import FeatureStore, ReusedBuffer
+from retexo_fl.additions.devices.sampling.lru import LruOrder
+from retexo_fl.additions.devices.training.sampled import SampledBatch, SampledModel
+from retexo_fl.additions.devices.training.sampled_task import ClientGraph
+from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
+from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.sampling.feature_cache import CachePolicy, FeatureCache, FixedOrder, by_degree
-from retexo_fl.sampling.features import FeatureStore, ReusedBuffer
-from retexo_fl.sampling.lru import LruOrder
-from retexo_fl.training.sampled import SampledBatch, SampledModel
-from retexo_fl.training.sampled_task import ClientGraph
-from retexo_fl.training.sampler_choice import SamplerChoice
 from retexo_fl.training.stage_model import ModelShape
 
 #: Results that are alive at once: one that is computed, one that is prepared meanwhile.
@@ -86,7 +91,7 @@ class _Prepared:
 
 
 class UnifiedTask:
-    """Implements :class:`~retexo_fl.devices.task.Task`; tells what each part of it took."""
+    """Implements :class:`.Task`; tells what each part of it took."""
 
     def __init__(self, device: torch.device, graph: ClientGraph, settings: UnifiedSettings) -> None:
         self.name = device_name(device)
@@ -160,7 +165,7 @@ class UnifiedTask:
 def make_unified_task(
     device: torch.device, arrays: Mapping[str, np.ndarray], settings: UnifiedSettings
 ) -> UnifiedTask:
-    """Make the task of a device; a :data:`~retexo_fl.devices.task.TaskFactory`."""
+    """Make the task of a device; a :data:`.TaskFactory`."""
     return UnifiedTask(device, ClientGraph.of(arrays), settings)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from retexo_fl.addition import DEVICES
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.answer_book import Limit
 from retexo_fl.client.api import BASIS, EVALUATE, GRAM, TRAIN
 from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
-from retexo_fl.devices.names import available_cores, parse_devices
+from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.labels import LINKS, check_task
@@ -52,6 +53,8 @@ def admit(
         _check_masks(config, limits)
         _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
+        if not predicts and (wanted := DEVICES.wanted_by(config_values(config))):
+            DEVICES.require(wanted)
         _check_memory(config, part, limits)
     except ConfigurationError as error:
         raise ConfigurationError(f"client {part.client}: {error}") from error

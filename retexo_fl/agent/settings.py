@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from retexo_fl.addition import ADDITIONS
+from retexo_fl.addition import ADDITIONS, DEVICES
 from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
@@ -160,6 +160,8 @@ class AgentSettings(Limits):
             for key in ("listen", "addresses"):
                 for address in filter(addition.serves, getattr(self, key)):
                     addition.require(f"{key}: {address[:_MOST_SHOWN]}")
+        if wanted := DEVICES.wanted_by({"devices": self.devices or "cpu"}):
+            DEVICES.require(wanted)
 
 
 def read_settings(path: Path) -> AgentSettings:

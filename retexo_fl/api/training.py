@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from retexo_fl.addition import DEVICES
 from retexo_fl.api.settling import Asked, fitted
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, NotBegun, PluginError, RetexoError
@@ -120,9 +121,8 @@ class Training:
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""
         if self.config.devices != "cpu":
-            from retexo_fl.training.client_devices import ClientDevices
-
-            self.tell(ClientDevices.told(self.config))
+            told = DEVICES.module("trainers", f"devices: {self.config.devices}").devices_told
+            self.tell(told(self.config))
 
 
 def placed(
@@ -176,13 +176,11 @@ def check_plugins(config: RunConfig) -> None:
 
 def _check_devices(config: RunConfig) -> None:
     """Check what a text's form does not show."""
-    from retexo_fl.devices.names import parse_devices
+    from retexo_fl.device_names import parse_devices
 
     parse_devices(config.devices)
-    if config.sampler != "none":
-        from retexo_fl.training.sampler_choice import SamplerChoice
-
-        SamplerChoice.of(config, client=0)
+    if wanted := DEVICES.wanted_by(config_values(config)):
+        DEVICES.module("trainers", wanted).check_sampler(config)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from retexo_fl.client.memory_estimate import available_bytes, rows_bytes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
 from retexo_fl.config import RunConfig
-from retexo_fl.devices.names import processes_for
+from retexo_fl.device_names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
 from retexo_fl.methods.clients import client_class

@@ -15,12 +15,8 @@ from retexo_fl.replacing import in_the_making
 
 #: Of this agent and everything below it.
 LOGGER: Final = logging.getLogger("retexo_fl.agent")
-#: Of lines about devices and the balance between them.
-_OF_DEVICES: Final = (
-    "retexo_fl.client.trainers",
-    "retexo_fl.training.balance_log",
-    "retexo_fl.training.sampled_trainer",
-)
+#: Of lines about devices and the balance between them, which an addition writes.
+_OF_DEVICES: Final = logging.getLogger("retexo_fl.additions.devices")
 #: In a run directory.
 DEVICES_NAME: Final = "devices.log"
 _DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
@@ -66,16 +62,14 @@ class DeviceLog:
     def __init__(self, run: Path, *, is_new: bool) -> None:
         self._handler = _FileOfRun(run, is_new=is_new)
         self._handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt=_DATE))
-        self._before = [(logger, logger.level) for logger in map(logging.getLogger, _OF_DEVICES)]
-        for logger, _ in self._before:
-            logger.addHandler(self._handler)
-            logger.setLevel(logging.INFO)
+        self._level = _OF_DEVICES.level
+        _OF_DEVICES.addHandler(self._handler)
+        _OF_DEVICES.setLevel(logging.INFO)
 
     def close(self) -> None:
         """Leave logging as it was."""
-        for logger, level in self._before:
-            logger.removeHandler(self._handler)
-            logger.setLevel(level)
+        _OF_DEVICES.removeHandler(self._handler)
+        _OF_DEVICES.setLevel(self._level)
         self._handler.close()
 
 

@@ -11,7 +11,7 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.config import RunConfig
-from retexo_fl.devices.names import available_cores, parse_devices
+from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel

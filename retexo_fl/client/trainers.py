@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from retexo_fl.client.log_lines import line
-from retexo_fl.config import RunConfig
+from retexo_fl.addition import DEVICES
+from retexo_fl.config import RunConfig, config_values
 from retexo_fl.layers.base import StageInput
-from retexo_fl.training.client_devices import ClientDevices, why_alone
-from retexo_fl.training.device_stage import DevicePlan, DeviceStage
 from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate, Tally
-
-if TYPE_CHECKING:
-    from retexo_fl.training.sampled_trainer import SampledTrainer
-
-logger = logging.getLogger(__name__)
-
-#: One worker in the client's own process: nothing to look for, and no other to share with.
-_ALONE: Final = "cpu"
 
 
 class WholeTrainer(Protocol):
@@ -50,6 +39,30 @@ class WholeTrainer(Protocol):
 
     def tally_steps(self, weights: np.ndarray, which: str) -> Steps[Tally]:
         """Judge weights."""
+        ...
+
+
+class DeviceTrainers(Protocol):
+    """Makes the trainers of a client that has several devices, or trains on mini-batches."""
+
+    def stage(
+        self, shape: ModelShape, stage: int, inputs: StageInput, nodes: NodeSets, *, recipe: Recipe
+    ) -> LayerTrainer:
+        """Return the trainer of one stage."""
+        ...
+
+    def whole(
+        self, trainer: EndToEndTrainer, inputs: StageInput, nodes: NodeSets, *, recipe: Recipe
+    ) -> WholeTrainer:
+        """Return the trainer of all layers, which judges as ``trainer`` does."""
+        ...
+
+    def let_go(self) -> None:
+        """Release what the latest trainer holds."""
+        ...
+
+    def close(self) -> None:
+        """Release all devices; further training starts them again."""
         ...
 
 
@@ -77,8 +90,7 @@ class ClientTrainers:
         self._shape = shape
         self._nodes = nodes
         self._client = client
-        self._devices: ClientDevices | None = None
-        self._made: DeviceStage | SampledTrainer | None = None
+        self._devices: DeviceTrainers | None = None
 
     def follow(self, config: RunConfig) -> bool:
         """Take over ``devices`` and ``balance``; say whether trainers must be made anew."""
@@ -111,22 +123,12 @@ class ClientTrainers:
             predicts: It only makes rows, which this process does by itself.
         """
         self._let_go()
-        devices = None if predicts or self._config.devices == _ALONE else self._found()
-        if devices is None or devices.in_process:
-            config = self._config
-            return LayerTrainer(
-                self._shape, stage, inputs, self._nodes, seed=config.seed, recipe=self.recipe
-            )
-        made = DeviceStage(
-            self._shape,
-            stage,
-            inputs,
-            self._nodes,
-            recipe=self.recipe,
-            plan=DevicePlan.of(self._config, devices, client=self._client),
+        devices = None if predicts else self._shared()
+        if devices is not None:
+            return devices.stage(self._shape, stage, inputs, self._nodes, recipe=self.recipe)
+        return LayerTrainer(
+            self._shape, stage, inputs, self._nodes, seed=self._config.seed, recipe=self.recipe
         )
-        self._made = made
-        return made
 
     def whole(self, inputs: StageInput, plan: EndToEndPlan) -> WholeTrainer:
         """Return the trainer of all layers.
@@ -137,38 +139,24 @@ class ClientTrainers:
         """
         self._let_go()
         trainer = EndToEndTrainer(self._shape, inputs, self._nodes, plan=plan)
-        if self._config.sampler == "none":
-            if self._config.devices != _ALONE:
-                why = why_alone(self._config)
-                logger.info(line("devices", client=self._client, on="cpu", reason=why))
+        devices = self._shared()
+        if devices is None:
             return trainer
-        # Samplers are machine code, whose compiler is loaded by those who sample.
-        from retexo_fl.training.client_batches import client_graph, make_sampled_trainer
-
-        self._made = made = make_sampled_trainer(
-            self._config,
-            client_graph(inputs, self._nodes),
-            trainer,
-            self._found(),
-            recipe=self.recipe,
-            client=self._client,
-        )
-        return made
+        return devices.whole(trainer, inputs, self._nodes, recipe=self.recipe)
 
     def close(self) -> None:
         """Release all devices; further training starts them again."""
-        self._let_go()
         if self._devices is not None:
             self._devices.close()
 
     def _let_go(self) -> None:
-        made, self._made = self._made, None
-        if made is not None:
-            made.close()
+        if self._devices is not None:
+            self._devices.let_go()
 
-    def _found(self) -> ClientDevices:
-        if self._devices is None:
-            self._devices = ClientDevices.of(self._config)
-            said = self._devices.settled.sentence.removeprefix("devices: ")
-            logger.info(line("devices", client=self._client, found=said))
+    def _shared(self) -> DeviceTrainers | None:
+        """Return who trains otherwise than on all rows in this process, where that is asked for."""
+        wanted = DEVICES.wanted_by(config_values(self._config))
+        if wanted and self._devices is None:
+            made = DEVICES.module("trainers", wanted).DeviceTrainers
+            self._devices = made(self._config, client=self._client)
         return self._devices

@@ -116,7 +116,7 @@ METRIC: Final = ValueForm(
     brief=f"{_METRICS}, or module:attribute",
 )
 
-#: What a client may compute on; :mod:`retexo_fl.devices.names` reads it.
+#: What a client may compute on; :mod:`retexo_fl.device_names` reads it.
 _DEVICE: Final = r"(cpu(:[1-9]\d{0,2})?|cuda(:\d{1,3})?)"
 DEVICES: Final = ValueForm(
     pattern=re.compile(rf"auto|{_DEVICE}(,{_DEVICE})*", re.ASCII),

@@ -81,8 +81,8 @@ def _examine_additions(listen: Sequence[str], known: Sequence[str]) -> Iterator[
         known: Addresses in its roster.
     """
     for addition in ADDITIONS:
-        if addition.is_here:
+        if not addition.is_here:
+            yield absent(addition.title.lower(), "not in this installation")
+        elif addition.schemes:
             examination = addition.module("examination", addition.title)
             yield from examination.examine(listen, known)
-        else:
-            yield absent(addition.title.lower(), "not in this installation")

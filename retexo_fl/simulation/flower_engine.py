@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from retexo_fl.devices.names import processes_for
+from retexo_fl.device_names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed
 from retexo_fl.proxies import unusable_variables
 from retexo_fl.simulation import flower_daemon

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from retexo_fl.sampling.neighbour import NeighbourSampler
+from retexo_fl.additions.devices.sampling.neighbour import NeighbourSampler
 from sims.catalogue import Setting
 from sims.charts import COLORS, draw_bars, put_legend_below
 from sims.equal_accuracy import (

@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from retexo_fl.sampling.full import FullSampler
-from retexo_fl.sampling.workloads import root_workloads
+from retexo_fl.additions.devices.sampling.full import FullSampler
+from retexo_fl.additions.devices.sampling.workloads import root_workloads
 from sims.catalogue import Setting
 from sims.mini_batch_graphs import MiniBatchGraph, read_graph
 from sims.outcome import Outcome

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.sampling.adjacency import Adjacency
-from retexo_fl.sampling.gns_cache import inclusion_chances
-from retexo_fl.sampling.sample import Block, Sample
+from retexo_fl.additions.devices.sampling.adjacency import Adjacency
+from retexo_fl.additions.devices.sampling.gns_cache import inclusion_chances
+from retexo_fl.additions.devices.sampling.sample import Block, Sample
 
 _PURPOSE: Final = tuple(b"ladies")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from retexo_fl.sampling.sample import Block, Sample
+from retexo_fl.additions.devices.sampling.sample import Block, Sample
 
 
 def recycled(

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from retexo_fl.devices.pool import WorkerPool
-from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.additions.devices.workers.pool import WorkerPool
+from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from tests.bench.measure import Spread
 from tests.bench.outcome import Row
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from retexo_fl.sampling import Adjacency
+from retexo_fl.additions.devices.sampling import Adjacency
 from tests.bench import sampler_process
 from tests.bench.measure import Spread
 from tests.bench.outcome import Row

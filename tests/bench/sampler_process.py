@@ -35,7 +35,7 @@ _KILOBYTE: Final = 1024
 
 
 def _retexo(indptr: np.ndarray, indices: np.ndarray) -> dict[str, Draw]:
-    from retexo_fl.sampling import Adjacency, NeighbourSampler, ShadowSampler
+    from retexo_fl.additions.devices.sampling import Adjacency, NeighbourSampler, ShadowSampler
 
     adjacency = Adjacency(indptr=indptr, indices=indices)
     neighbour = NeighbourSampler(adjacency, FANOUTS, seed=0)
@@ -54,7 +54,7 @@ def _retexo(indptr: np.ndarray, indices: np.ndarray) -> dict[str, Draw]:
 
 
 def _retexo_gns(indptr: np.ndarray, indices: np.ndarray) -> dict[str, Draw]:
-    from retexo_fl.sampling import Adjacency, GnsSampler
+    from retexo_fl.additions.devices.sampling import Adjacency, GnsSampler
 
     gns = GnsSampler(Adjacency(indptr=indptr, indices=indices), FANOUTS, seed=0)
 

@@ -15,11 +15,16 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from retexo_fl.additions.devices.sampling import (
+    Adjacency,
+    NeighbourSampler,
+    ShadowSampler,
+    root_workloads,
+)
+from retexo_fl.additions.devices.sampling.features import FeatureStore
+from retexo_fl.additions.devices.sampling.induction import induced_block
+from retexo_fl.additions.devices.sampling.workspace import Workspaces
 from retexo_fl.graph import load_dataset
-from retexo_fl.sampling import Adjacency, NeighbourSampler, ShadowSampler, root_workloads
-from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.sampling.induction import induced_block
-from retexo_fl.sampling.workspace import Workspaces
 from tests.bench.measure import LEAST_REPEATS, Timings, interleaved
 from tests.bench.outcome import Outcome, Row
 from tests.bench.sampler_peers import beside_libraries

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from retexo_fl.sampling import Adjacency
+from retexo_fl.additions.devices.sampling import Adjacency
 
 #: indptr, columns, scales.
 TorchBlock = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

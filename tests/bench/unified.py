@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.devices.balancer import Balancer
-from retexo_fl.devices.names import parse_devices
-from retexo_fl.devices.pool import WorkerPool
-from retexo_fl.sampling import Adjacency
-from retexo_fl.training.sampler_choice import SamplerChoice
+from retexo_fl.additions.devices.sampling import Adjacency
+from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
+from retexo_fl.additions.devices.workers.balancer import Balancer
+from retexo_fl.additions.devices.workers.pool import WorkerPool
+from retexo_fl.device_names import parse_devices
 from retexo_fl.training.stage_model import ModelShape
 from sims.mini_batch_graphs import MiniBatchGraph
 from sims.unified_epochs import Epoch, Rig

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from retexo_fl.devices.balancer import Balancer
-from retexo_fl.devices.plan import EpochPlan
-from retexo_fl.sampling import (
+from retexo_fl.additions.devices.sampling import (
     Adjacency,
     CountingSampler,
     FullSampler,
@@ -16,6 +14,8 @@ from retexo_fl.sampling import (
     ShadowSampler,
     root_workloads,
 )
+from retexo_fl.additions.devices.workers.balancer import Balancer
+from retexo_fl.additions.devices.workers.plan import EpochPlan
 from tests.support.data import data_dir
 from tests.support.simulated_devices import ShareCost, cost_of, epoch_seconds
 

@@ -28,7 +28,7 @@ import time
 import numpy as np
 import torch
 
-from retexo_fl.devices.unified import Unified
+from retexo_fl.additions.devices.workers.unified import Unified
 from tests.support.device_tasks import random_table, summed_loss_only
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from retexo_fl.additions.devices.training.sampled_trainer import SampledTrainer
 from retexo_fl.client import api
 from retexo_fl.client.client import GraphClient
 from retexo_fl.config import make_config
@@ -29,7 +30,6 @@ from retexo_fl.masking.keys import SecretKeys
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.end_to_end import EndToEndTrainer
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.sampled_trainer import SampledTrainer
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, nothing
 from tests.support.masked_training import (

@@ -17,7 +17,7 @@ import pytest
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.devices.names import processes_for
+from retexo_fl.device_names import processes_for
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.support.agents import agents, assert_same_training, train_with

@@ -9,6 +9,7 @@ GRID: Final = "test_recorded_grid.py"
 #: By room, the integration tests that a change there is tried with, beside the unit tests.
 INTEGRATION: Final = {
     "additions/bluetooth": ("test_agent_bluetooth.py",),
+    "additions/devices": (GRID, "test_devices.py", "test_unified_training.py"),
     "additions/kernel_path": ("test_agent_datagrams.py",),
     "agent": (
         "test_refusals.py",
@@ -33,7 +34,6 @@ INTEGRATION: Final = {
         "test_false_answers.py",
     ),
     "config": (GRID, "test_cli_options.py", "test_profiles.py"),
-    "devices": (GRID, "test_devices.py", "test_unified_training.py"),
     "doctor": ("test_doctor.py",),
     "exchange": (GRID, "test_codecs.py", "test_links.py"),
     "federation": (
@@ -49,7 +49,6 @@ INTEGRATION: Final = {
     "progress": ("test_steps_said.py",),
     "report": ("test_cli_run.py",),
     "run_log": ("test_cli_json.py", "test_resume.py"),
-    "sampling": (GRID,),
     "simulation": (GRID, "test_traffic.py"),
     "training": (GRID, "test_link_prediction.py", "test_tasks.py", "test_one_shot.py"),
     "updates": (GRID, "test_few_bits.py", "test_masked_training.py"),

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from retexo_fl.devices.names import parse_devices
-from retexo_fl.devices.pool import OpenTask, WorkerPool
-from retexo_fl.devices.task import Share
+from retexo_fl.additions.devices.workers.pool import OpenTask, WorkerPool
+from retexo_fl.additions.devices.workers.task import Share
+from retexo_fl.device_names import parse_devices
 from tests.support.device_tasks import Scale, make_row_sums
 
 ROWS = np.random.default_rng(0).normal(size=(100, 7))

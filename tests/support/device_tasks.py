@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from retexo_fl.devices.messages import Ready
-from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.additions.devices.workers.messages import Ready
+from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers.dropout import KeyedDropout
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from retexo_fl.devices.local_task import LocalTask
-from retexo_fl.devices.task import Share, TaskFactory
-from retexo_fl.devices.timings import StepSums, WorkerTimes
-from retexo_fl.training.client_devices import ClientDevices
+from retexo_fl.additions.devices.training.client_devices import ClientDevices
+from retexo_fl.additions.devices.workers.local_task import LocalTask
+from retexo_fl.additions.devices.workers.task import Share, TaskFactory
+from retexo_fl.additions.devices.workers.timings import StepSums, WorkerTimes
 
 
 class DevicesHere(ClientDevices):
@@ -58,7 +58,7 @@ class DevicesHere(ClientDevices):
 
 
 class TasksHere:
-    """Implements :class:`~retexo_fl.devices.pool.OpenTask`."""
+    """Implements :class:`.OpenTask`."""
 
     def __init__(self, devices: DevicesHere, tasks: Sequence[LocalTask]) -> None:
         self._devices = devices

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from retexo_fl.sampling.gns_picks import _pick_by_weight, split_picks
+from retexo_fl.additions.devices.sampling.gns_picks import _pick_by_weight, split_picks
 
 
 def expected_scales(weights: np.ndarray, count: int) -> np.ndarray:

@@ -14,7 +14,7 @@ _entered = threading.local()
 
 
 class LateQueue:
-    """Implements :class:`~retexo_fl.devices.queues.Queue`: does nothing before it must."""
+    """Implements :class:`.Queue`: does nothing before it must."""
 
     def __init__(self, device: torch.device) -> None:
         del device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from retexo_fl.sampling import Adjacency
+from retexo_fl.additions.devices.sampling import Adjacency
 
 #: For each layer, input layer first: the picked neighbours of each target.
 Picks = list[dict[int, frozenset[int]]]

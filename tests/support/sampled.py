@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from retexo_fl.additions.devices.sampling.adjacency import Adjacency
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.layers.base import StageInput
-from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape

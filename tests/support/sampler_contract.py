@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retexo_fl.additions.devices.sampling import (
+    Adjacency,
+    Block,
+    CountingSampler,
+    Sample,
+    Sampler,
+    root_workloads,
+)
 from retexo_fl.errors import DatasetError
-from retexo_fl.sampling import Adjacency, Block, CountingSampler, Sample, Sampler, root_workloads
 
 NODES = 60
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from retexo_fl.devices.plan import EpochPlan, epoch_plan
+from retexo_fl.additions.devices.workers.plan import EpochPlan, epoch_plan
 
 BATCH_SIZE = 512
 

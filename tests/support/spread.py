@@ -63,7 +63,7 @@ _CLASSES: Final = frozenset(
     }
 )
 #: What computes rows, and what a graph is, would be there without a network.
-_COMPUTING: Final = ("graph", "layers", "sampling", "training")
+_COMPUTING: Final = ("graph", "layers", "training")
 #: What a stage goes on with.
 _AFTER_EXCHANGE: Final = (api.TRAIN.message_type, api.PREDICT.message_type)
 _LEAN: Final[dict[str, Any]] = {

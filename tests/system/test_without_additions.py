@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from retexo_fl.addition import ADDITIONS, BLUETOOTH, KERNEL_PATH, Addition
+from retexo_fl.addition import ADDITIONS, BLUETOOTH, DEVICES, KERNEL_PATH, Addition
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
@@ -34,6 +34,15 @@ _COMMANDS: Final[Mapping[Addition, tuple[tuple[tuple[str, ...], str], ...]]] = {
         (("bluetooth", "pair", "--accept"), "bluetooth"),
         (("bluetooth", "--help"), "bluetooth"),
     ),
+    DEVICES: (
+        (("run", "--devices", "cpu:2"), "devices: cpu:2"),
+        (("run", "--devices", "auto"), "devices: auto"),
+        (("run", "--engine", "flower", "--devices", "cuda:0,cpu"), "devices: cuda:0,cpu"),
+        *(
+            (("run", "--algorithm", "drop", "--sampler", it), f"sampler: {it}")
+            for it in ("full", "neighbour", "shadow", "gns")
+        ),
+    ),
 }
 #: The same for lines of ``agent.toml``.
 _SETTINGS: Final[Mapping[Addition, tuple[tuple[str, str], ...]]] = {
@@ -51,7 +60,10 @@ _SETTINGS: Final[Mapping[Addition, tuple[tuple[str, str], ...]]] = {
         ('listen = ["bluetooth://any/3"]', "listen: bluetooth://any/3"),
         ('addresses = ["bluetooth://AA:BB:CC:DD:EE:FF"]', "addresses: bluetooth://AA:BB"),
     ),
+    DEVICES: (('devices = "cuda:0,cpu"', "devices: cuda:0,cpu"),),
 }
+#: What a copy lacks: a room, which is for the night, or the folder of all.
+_MISSING: Final = (*(pytest.param(it.room, marks=pytest.mark.slow) for it in ADDITIONS), "all")
 #: What knows agents, channels and commands best; every other file of tests is imported.
 _TESTS: Final = (
     "tests/unit/agent",
@@ -92,7 +104,7 @@ class Copy:
         return {"PYTHONPATH": str(self.folder)}
 
 
-@pytest.fixture(scope="module", params=[*(it.room for it in ADDITIONS), "all"])
+@pytest.fixture(scope="module", params=_MISSING)
 def copy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Copy:
     """Copy the package without one of its additions, or without the folder of all."""
     folder = tmp_path_factory.mktemp("without")
@@ -143,6 +155,32 @@ def test_an_agent_starts_and_stops(copy: Copy, tmp_path: Path) -> None:
         made[0].start()
         assert ask_agent(made[0].socket, "status")["datagrams"] is None
         assert made[0].stop() == 0, made[0].log
+
+
+def test_an_agent_refuses_a_run_that_takes_it(copy: Copy, tmp_path: Path) -> None:
+    script = (
+        "from retexo_fl.agent.admission import admit\n"
+        "from retexo_fl.agent.limits import Limits\n"
+        "from retexo_fl.client.preparation import make_parts\n"
+        "from retexo_fl.config import make_config\n"
+        "from retexo_fl.errors import ConfigurationError\n"
+        "part = make_parts(make_config({'clients': 2}))[0]\n"
+        "for predicts in (True, False):\n"
+        "    try:\n"
+        "        admit({'clients': 2, 'devices': 'cpu:1'}, part, Limits(), predicts=predicts)\n"
+        "        print('admitted')\n"
+        "    except ConfigurationError as error:\n"
+        "        print(error)\n"
+    )
+    told = subprocess.check_output(
+        [sys.executable, "-P", "-c", script],
+        env=environment(copy.extra, runs_this_checkout=False),
+        cwd=tmp_path,
+        text=True,
+    ).splitlines()
+    assert told[0] == "admitted"
+    refused = f"client 0: devices: cpu:1: this installation has no {DEVICES.title}"
+    assert told[1].startswith(refused if DEVICES in copy.lacks else "admitted")
 
 
 def test_what_takes_it_is_refused_by_its_name(copy: Copy, tmp_path: Path) -> None:
@@ -202,7 +240,9 @@ def _remove_importers(tree: Path) -> None:
         names = "|".join(re.escape(name) for name in gone)
         imports = re.compile(rf"^\s*(?:from|import) (?:{names})\b", re.MULTILINE)
         gone = []
-        for path in [*tree.glob("tests/**/*.py"), *tree.glob("sims/**/*.py")]:
+        for path in [
+            it for room in ("tests", "sims", "examples") for it in tree.glob(f"{room}/**/*.py")
+        ]:
             if imports.search(path.read_text(encoding="utf-8")):
                 gone.append(".".join(path.relative_to(tree).with_suffix("").parts))
                 path.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retexo_fl.addition import ADDITIONS, KERNEL_PATH, Addition
+from retexo_fl.addition import ADDITIONS, DEVICES, KERNEL_PATH, Addition
 from retexo_fl.errors import ConfigurationError
 
 
@@ -16,6 +16,22 @@ def test_an_addition_serves_its_own_schemes_alone() -> None:
     assert KERNEL_PATH.serves("xdp://10.0.0.1:7412")
     assert not KERNEL_PATH.serves("xdpx://10.0.0.1:7412")
     assert not KERNEL_PATH.serves("tcp://10.0.0.1:7411")
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, ""),
+        ({"sampler": "none", "devices": "cpu", "rounds": 2}, ""),
+        ({"devices": "cpu:1"}, "devices: cpu:1"),
+        ({"sampler": "gns", "devices": "auto"}, "sampler: gns"),
+    ],
+)
+def test_the_key_of_a_run_that_takes_a_room_is_named(
+    values: dict[str, object], wanted: str
+) -> None:
+    assert DEVICES.wanted_by(values) == wanted
+    assert KERNEL_PATH.wanted_by(values) == ""
 
 
 @pytest.mark.parametrize("room", ["nowhere", "left"])

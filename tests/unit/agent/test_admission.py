@@ -120,7 +120,7 @@ def test_predictions_are_held_to_the_same_limits(part: GraphPartition) -> None:
 
 
 def test_fewest_is_what_the_mini_batches_of_a_training_have(part: GraphPartition) -> None:
-    from retexo_fl.devices.plan import epoch_plan
+    from retexo_fl.additions.devices.workers.plan import epoch_plan
 
     nodes = np.flatnonzero(part.train_mask)
     for batch_nodes in (7, 10, 100, 179, 180, 181, 1024):

@@ -54,7 +54,10 @@ def test_what_is_said_about_devices_is_kept_in_a_file(
     path = tmp_path / "devices.log"
     loggers = [
         logging.getLogger(name)
-        for name in ("retexo_fl.client.trainers", "retexo_fl.training.balance_log")
+        for name in (
+            "retexo_fl.additions.devices.trainers",
+            "retexo_fl.additions.devices.training.balance_log",
+        )
     ]
     before = [logger.level for logger in loggers]
     log = DeviceLog(tmp_path, is_new=False)
@@ -73,7 +76,7 @@ def test_what_is_said_about_devices_is_kept_in_a_file(
 
 
 def test_what_is_said_of_devices_moves_with_a_run_that_replaces_another(tmp_path: Path) -> None:
-    logger = logging.getLogger("retexo_fl.client.trainers")
+    logger = logging.getLogger("retexo_fl.additions.devices.trainers")
     run = tmp_path / "run"
     run.mkdir()
     (run / DEVICES_NAME).write_text("of the old run\n")

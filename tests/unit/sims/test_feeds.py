@@ -5,9 +5,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from retexo_fl.sampling import NeighbourSampler
-from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.sampling.gns import GnsSampler
+from retexo_fl.additions.devices.sampling import NeighbourSampler
+from retexo_fl.additions.devices.sampling.features import FeatureStore
+from retexo_fl.additions.devices.sampling.gns import GnsSampler
 from sims.feeds import Feed, GnsFeed, LazyFeed, PlainFeed, Recycling, RootOrder
 from tests.support.mini_batches import small_graph
 

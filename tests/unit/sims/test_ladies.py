@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from retexo_fl.sampling import Adjacency, Sample
+from retexo_fl.additions.devices.sampling import Adjacency, Sample
 from sims.rivals.ladies import LadiesSampler
 from tests.support.sampler_contract import NODES, random_adjacency
 

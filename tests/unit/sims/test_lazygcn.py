@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from retexo_fl.sampling import NeighbourSampler
+from retexo_fl.additions.devices.sampling import NeighbourSampler
 from sims.rivals.lazygcn import part_of, recycled
 from sims.sage import Sage
 from tests.support.mini_batches import CLASSES, WIDTH, small_graph

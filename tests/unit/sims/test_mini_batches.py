@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from retexo_fl.additions.devices.sampling import GnsSampler, NeighbourSampler
+from retexo_fl.additions.devices.sampling.feature_cache import FeatureCache, FixedOrder, by_degree
+from retexo_fl.additions.devices.sampling.features import FeatureStore
+from retexo_fl.additions.devices.sampling.lru import LruOrder
 from retexo_fl.config import RunConfig
-from retexo_fl.sampling import GnsSampler, NeighbourSampler
-from retexo_fl.sampling.feature_cache import FeatureCache, FixedOrder, by_degree
-from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.sampling.lru import LruOrder
 from sims.equal_accuracy import (
     CACHE_SHARE,
     GNS_SHARES,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from retexo_fl.sampling import FullSampler
+from retexo_fl.additions.devices.sampling import FullSampler
 from sims.sage import Sage, loss_of
 from tests.support.mini_batches import CLASSES, WIDTH, small_graph
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from retexo_fl.devices.balancer import Balancer
-from retexo_fl.devices.names import parse_devices
-from retexo_fl.devices.pool import WorkerPool
-from retexo_fl.devices.task import Share, ShareSums
-from retexo_fl.devices.timings import WorkerTimes
+from retexo_fl.additions.devices.sampling import Adjacency, root_workloads
+from retexo_fl.additions.devices.training.sampled_task import ClientGraph
+from retexo_fl.additions.devices.workers.balancer import Balancer
+from retexo_fl.additions.devices.workers.pool import WorkerPool
+from retexo_fl.additions.devices.workers.task import Share, ShareSums
+from retexo_fl.additions.devices.workers.timings import WorkerTimes
+from retexo_fl.device_names import parse_devices
 from retexo_fl.graph import load_dataset
-from retexo_fl.sampling import Adjacency, root_workloads
-from retexo_fl.training.sampled_task import ClientGraph
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from sims import unified_task

@@ -1,0 +1,1 @@
+"""One client's training by mini-batches, and on several devices."""

@@ -1,0 +1,242 @@
+"""Training of one stage on several devices of a client.
+
+The labelled nodes are cut in units that do not depend on the devices (see ``stage_task``); each
+round every device computes some of them. Rows for the next stage are made by the client's own
+process, once per stage.
+
+Source: Lin, Deng and Prasanna, "A Unified CPU-GPU Protocol for GNN Training" (CF'24), section 4,
+with sums in place of means: the gradient is that of one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+
+from retexo_fl.additions.devices.training.client_devices import ClientDevices
+from retexo_fl.additions.devices.training.locality import near_together
+from retexo_fl.additions.devices.training.measured_balance import MeasuredBalance
+from retexo_fl.additions.devices.training.shared_stage import shared_arrays
+from retexo_fl.additions.devices.training.stage_task import (
+    GRADIENT,
+    ROUND,
+    StageSettings,
+    make_stage_task,
+    unit_nodes,
+    unit_number,
+    unit_tally,
+)
+from retexo_fl.additions.devices.workers.balancer import assign
+from retexo_fl.additions.devices.workers.pool import OpenTask
+from retexo_fl.additions.devices.workers.task import Share
+from retexo_fl.additions.devices.workers.timings import StepSums
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import RetexoError
+from retexo_fl.graph.labels import CLASSES
+from retexo_fl.layers.aggregate import AggregatedInput
+from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.stage_pass import NodeSets
+from retexo_fl.training.tally import PassSums, Tally
+
+#: What a node's gradient costs where its tally costs 1: a pass forward and two of it backward.
+_GRADIENT_COST: Final = 3.0
+#: A device too slow for a unit gets one in every so many rounds, so that it is noticed when it has
+#: become faster. A unit that takes it as long as all others take the rest costs under 2 %.
+_ROUNDS_PER_PROBE: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePlan:
+    """Who computes a stage, and by which names processes find loss and metric.
+
+    Attributes:
+        devices: The client's.
+        client: Index, for its log.
+        balance: ``dynamic`` or ``static``.
+        loss: ``loss`` of the configuration; likewise ``metric``, ``task`` and ``dropout``.
+        seed: Of the training.
+    """
+
+    devices: ClientDevices
+    client: int
+    balance: str
+    loss: str
+    metric: str
+    task: str = CLASSES
+    dropout: float
+    seed: int
+
+    @classmethod
+    def of(cls, config: RunConfig, devices: ClientDevices, *, client: int) -> Self:
+        """Read a configuration."""
+        return cls(
+            devices=devices,
+            client=client,
+            balance=config.balance,
+            loss=config.loss_name,
+            metric=config.metric_name,
+            task=config.task,
+            dropout=config.dropout,
+            seed=config.seed,
+        )
+
+
+class DeviceStage(LayerTrainer):
+    """Does what :class:`LayerTrainer` does, with passes over labelled nodes on all devices."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        stage: int,
+        inputs: StageInput,
+        nodes: NodeSets,
+        *,
+        recipe: Recipe,
+        plan: DevicePlan,
+    ) -> None:
+        """Prepare the stage; devices are asked for at the first pass.
+
+        Args:
+            shape: Of the model.
+            stage: Stage index.
+            inputs: What the stage reads.
+            nodes: Labelled nodes by use.
+            recipe: Loss, metric and local steps.
+            plan: Devices.
+        """
+        super().__init__(shape, stage, inputs, nodes, seed=plan.seed, recipe=recipe)
+        self._plan = plan
+        self._inputs: StageInput = inputs
+        self._settings = StageSettings(
+            shape=shape,
+            stage=stage,
+            loss=plan.loss,
+            metric=plan.metric,
+            task=plan.task,
+            label_facts=recipe.label_facts,
+            dropout=plan.dropout,
+            seed=plan.seed,
+        )
+        # A node costs its row and, where messages are passed in every round, its edges.
+        messages = not isinstance(self._facts.prepared, AggregatedInput)
+        self._ordered = near_together(nodes, inputs) if messages else nodes
+        self._units = unit_nodes(self._ordered)
+        self._costs = np.ones(inputs.num_nodes) + messages * np.diff(inputs.indptr)
+        self._balance = MeasuredBalance(
+            plan.devices.num_workers,
+            mode=plan.balance,
+            client=plan.client,
+            unit=f"stage={stage} round",
+            speeds=plan.devices.speeds,
+        )
+        self._work = np.zeros(plan.devices.num_workers)
+        self._task: OpenTask | None = None
+
+    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
+        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
+        costs = np.array([self._costs[getattr(unit, which)].sum() for unit in self._units])
+        found = self._computed(weights, which, costs)
+        return self._tallied(found, which)
+
+    def close(self) -> None:
+        """Let the devices go; the next pass asks for them again."""
+        if self._task is not None:
+            self._task.close()
+            self._task = None
+
+    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
+        found = self._differentiated(weights, dropout, ROUND)
+        sums = self._added(found)
+        sums.validation = self._tallied(found, "validation")
+        return sums
+
+    def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
+        return self._added(self._differentiated(weights, dropout, GRADIENT))
+
+    def _differentiated(self, weights: np.ndarray, dropout: KeyedDropout, purpose: str) -> StepSums:
+        assert dropout.rate == self._settings.dropout, "devices know the rate beforehand"
+        costs = np.array([self._costs[unit.train].sum() for unit in self._units]) * _GRADIENT_COST
+        if purpose == ROUND:
+            costs += [self._costs[unit.validation].sum() for unit in self._units]
+        numbers = {"round": dropout.round, "step": dropout.step}
+        found = self._computed(weights, purpose, costs, numbers)
+        if purpose == ROUND:
+            seconds = [each.busy_s for each in found.times]
+            self._balance.learn(dropout.round, seconds=seconds, work=self._work.tolist())
+            self._plan.devices.speeds = self._balance.speeds or self._plan.devices.speeds
+        return found
+
+    def _computed(
+        self,
+        weights: np.ndarray,
+        purpose: str,
+        costs: np.ndarray,
+        numbers: dict[str, int] | None = None,
+    ) -> StepSums:
+        """Have the units computed, so that the last device is done as early as can be."""
+        units = assign(costs, self._balance.ratios)
+        if numbers and numbers["round"] % _ROUNDS_PER_PROBE == 0:
+            _let_idle_try(units, costs)
+        self._work = np.array([costs[own].sum() for own in units])
+        shares = [
+            Share(epoch=0, batch=0, items=own, purpose=purpose, numbers=numbers or {})
+            for own in units
+        ]
+        try:
+            return self._opened().step(weights, shares)
+        except RetexoError:
+            # The devices have ended; a resumed training asks for new ones.
+            self._task = None
+            raise
+
+    def _added(self, found: StepSums) -> PassSums:
+        """Add the units' sums in their order."""
+        total = PassSums()
+        assert found.gradient_sum is not None
+        gradients = found.gradient_sum.reshape(len(self._units), -1)
+        for unit, gradient in enumerate(gradients):
+            nodes = len(self._units[unit].train)
+            loss_sum = found.numbers[unit_number(unit, "train-loss")]
+            total.add(
+                PassSums(
+                    gradient_sum=gradient.copy() if nodes else None,
+                    is_finite=not found.numbers[unit_number(unit, "infinite")],
+                    train=Tally(count=nodes, loss_sum=loss_sum),
+                )
+            )
+        return total
+
+    def _tallied(self, found: StepSums, which: str) -> Tally:
+        counts: Sequence[int] = [len(getattr(unit, which)) for unit in self._units]
+        tallies = [unit_tally(u, found.numbers, count) for u, count in enumerate(counts)]
+        return sum(tallies, Tally())
+
+    def _opened(self) -> OpenTask:
+        if self._task is None:
+            self._task = self._plan.devices.open(
+                make_stage_task,
+                shared_arrays(self._inputs, self._facts.prepared, self._ordered),
+                self._settings,
+                num_weights=self.num_weights,
+                num_sums=self.num_weights * len(self._units),
+                dtype=np.dtype(self._settings.shape.dtype),
+            )
+        return self._task
+
+
+def _let_idle_try(units: list[np.ndarray], costs: np.ndarray) -> None:
+    """Give each device without a unit the lightest of the device that has most, if it has two."""
+    for device, own in enumerate(units):
+        most = max(range(len(units)), key=lambda other: len(units[other]))
+        if len(own) or len(units[most]) < 2:
+            continue
+        given = costs[units[most]].argmin()
+        units[device] = units[most][given : given + 1]
+        units[most] = np.delete(units[most], given)
