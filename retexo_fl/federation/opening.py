@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.serverapp import Grid
 
@@ -15,7 +15,7 @@ from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
-from retexo_fl.federation.rounds.clients import Clients, Untold
+from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import (
     add_up_labels,
@@ -40,49 +40,51 @@ class Joined:
         messenger: The way to the clients by their indices.
         clients: What rounds need of them.
         federation: Who takes part in what.
-        labels: What is known of all clients' labels together.
         exchanges: Those before stages.
         rounds: Carries out what is asked between them.
         schedule: Which layers each stage trains.
+        warnings: What its user should know of all clients' labels together.
     """
 
     job: JobState
     messenger: Messenger
     clients: Clients
     federation: Federation
-    labels: LabelTotals
     exchanges: Exchanges
     rounds: Rounds
     schedule: Schedule
+    warnings: tuple[str, ...] = ()
 
 
 def open_attempt(
     messenger: Messenger,
-    ticket: Ticket,
     config: RunConfig,
+    job: JobState,
+    shape_of: Callable[[Federation], ModelShape],
     *,
     to_train: bool,
-    hold_weights: bool = False,
-    untold: Untold | None = None,
-    check: Callable[[Federation], None] = lambda federation: None,
-) -> tuple[Federation, Clients]:
-    """Wait for the clients; return who takes part in what, and what rounds need of them.
+    codec: UpdateCodec,
+    watch: Watch = UNWATCHED,
+) -> Joined:
+    """Wait for the clients, and learn the sizes of their parts.
 
     Args:
         messenger: The way to the clients.
-        ticket: Names job and attempt.
         config: Of the run.
+        job: What earlier attempts achieved, or the run whose model predicts.
+        shape_of: Returns the model's sizes, or raises where the clients do not fit it, before they
+            are told anything.
         to_train: There have to be nodes to train on; predicting needs none.
-        hold_weights: As in :class:`.Clients`.
-        untold: Likewise; empty if None.
-        check: Raises where the clients do not fit, before they are told anything.
+        codec: Of updates and weights on their way.
+        watch: The clock, and what is called for exchanges that stay open.
 
     Raises:
         PartitionError: The clients' parts do not belong together.
         ConfigurationError: Under masks too few clients of a cohort have train nodes.
         RoundIncomplete: Clients are missing.
-        RetexoError: What ``check`` raises, or a client's own named failure.
+        RetexoError: What ``shape_of`` raises, or a client's own named failure.
     """
+    ticket = Ticket(job=job.job, attempt=job.attempt)
     in_rounds = to_train and config.traits.exchanges_in_rounds
     federation = greet(
         messenger,
@@ -93,7 +95,7 @@ def open_attempt(
         counts_links=to_train and config.task == LINKS,
         useful=cohort_count(config),
     )
-    check(federation)
+    shape = shape_of(federation)
     if config.introductions:
         messenger.run(introduce(ticket, {a.client: a.member for a in federation.answers}))
     masking = None
@@ -107,11 +109,21 @@ def open_attempt(
         policy=messenger.policy,
         ledger=messenger.ledger,
         masking=masking,
-        hold_weights=hold_weights,
+        hold_weights=codec.sends_changes,
         exchange_in_rounds=in_rounds,
-        untold={} if untold is None else untold,
+        untold=job.untold,
     )
-    return federation, clients
+    job.rows = clients.rows
+    exchanges = Exchanges(messenger, clients, config, job, codec=codec, watch=watch)
+    return Joined(
+        job=job,
+        messenger=messenger,
+        clients=clients,
+        federation=federation,
+        exchanges=exchanges,
+        rounds=Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind),
+        schedule=Schedule(shape=shape),
+    )
 
 
 def open_training(
@@ -123,7 +135,7 @@ def open_training(
     on_silence: Callable[[Silence], None] = lambda silence: None,
     watch: Watch = UNWATCHED,
 ) -> Joined:
-    """Wait for the clients of a training, and learn the sizes of their parts.
+    """Wait for the clients of a training, and learn what its labels are.
 
     Args:
         grid: The way to the clients' Flower nodes.
@@ -147,43 +159,27 @@ def open_training(
         on_silence=on_silence,
         clock=watch.clock,
     )
-    hello = Ticket(job=job.job, attempt=job.attempt)
-    federation, clients = open_attempt(
-        messenger,
-        hello,
-        config,
-        to_train=True,
-        hold_weights=codec.sends_changes,
-        untold=job.untold,
-    )
-    job.check_partitioning(federation.answers[0].partitioning)
-    training = federation.participants.training
-    least = min(config.min_clients or len(training), len(training))
-    make_aggregator(config.aggregator).check_clients(least)
-    check_goal(config, federation.classes)
-    shape = ModelShape.of(
-        config,
-        inputs=federation.features,
-        classes=federation.classes,
-        edge_features=federation.edge_features,
-    )
-    job.rows = clients.rows
-    exchanges = Exchanges(messenger, clients, config, job, codec=codec, watch=watch)
-    rounds = Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind)
+
+    def shape_of(federation: Federation) -> ModelShape:
+        job.check_partitioning(federation.answers[0].partitioning)
+        training = federation.participants.training
+        least = min(config.min_clients or len(training), len(training))
+        make_aggregator(config.aggregator).check_clients(least)
+        check_goal(config, federation.classes)
+        return ModelShape.of(
+            config,
+            inputs=federation.features,
+            classes=federation.classes,
+            edge_features=federation.edge_features,
+        )
+
+    joined = open_attempt(messenger, config, job, shape_of, to_train=True, codec=codec, watch=watch)
+    clients, hello = joined.clients, Ticket(job=job.job, attempt=job.attempt)
     labels = (
-        LabelTotals.of_hellos(config, federation.answers)
+        LabelTotals.of_hellos(config, joined.federation.answers)
         if clients.masking is None
-        else rounds.carry_out(add_up_labels(clients, hello, config))
+        else joined.rounds.carry_out(add_up_labels(clients, hello, config))
     )
     if not job.label_facts:
         job.label_facts = labels.facts(config)
-    return Joined(
-        job=job,
-        messenger=messenger,
-        clients=clients,
-        federation=federation,
-        labels=labels,
-        exchanges=exchanges,
-        rounds=rounds,
-        schedule=Schedule(shape=shape),
-    )
+    return replace(joined, warnings=labels.warnings())

@@ -138,7 +138,7 @@ class ServerLoop(Follower):
         """Return what the user should know before the training."""
         left_out = self._joined.federation.left_out
         return (
-            *self._joined.labels.warnings(),
+            *self._joined.warnings,
             *(
                 f"{use} nodes of {clients_named(clients)} do not count: under masks, a sum is over "
                 "3 clients at least"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from retexo_fl.client.api import PublishRequest, Ticket, chain_digest
 from retexo_fl.config import (
     RunConfig,
     client_plugins,
@@ -26,6 +25,7 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     RunDirectoryError,
 )
+from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
@@ -34,6 +34,7 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
 )
 from retexo_fl.federation.resume_checks import check_no_plugins
+from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.graph.labels import CLASSES, REGRESSION
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recipe
 from retexo_fl.layers.named import layer_class
@@ -104,16 +105,6 @@ class TrainedModel:
             "dtype": shape.dtype,
         }
 
-    def ticket(self, job: str, stage: int, rows: bytes) -> Ticket:
-        """Name a stage of ``job``; the digest names the weights of all stages before it.
-
-        ``rows`` is what it begins with (:attr:`.JobState.rows`).
-        """
-        digest = chain_digest(rows, self.basis)
-        for weights in self.weights[:stage]:
-            digest = chain_digest(digest, weights)
-        return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
-
     def named_classes(self) -> tuple[str, ...]:
         """Return the names of classes, where a recipe names them alone.
 
@@ -126,16 +117,10 @@ class TrainedModel:
         recipe = read_recipe(path)
         return recipe.classes if not recipe.columns and recipe.digest == self.recipe else ()
 
-    def publish_request(self, job: str, stage: int, rows: bytes) -> PublishRequest:
-        """Return what has clients send their vectors before a stage of ``job``."""
-        ticket = self.ticket(job, stage, rows)
-        if not stage:
-            return PublishRequest(ticket=ticket, weights=self.basis)
-        return PublishRequest(
-            ticket=ticket,
-            previous_digest=self.ticket(job, stage - 1, rows).weights_digest,
-            weights=self.weights[stage - 1],
-        )
+    def job(self, name: str) -> JobState:
+        """Return a job of which all stages are done: with the layers of this model."""
+        outcomes = [StageOutcome.untrained(*of_stage) for of_stage in enumerate(self.weights)]
+        return JobState(job=name, basis=self.basis, outcomes=outcomes)
 
     def check_fits(
         self, *, recipe: str, features: int, classes: int, edge_features: int, source: str

@@ -203,7 +203,7 @@ class Training:
         self.follower.stage_done(outcome)
         self.joined.job.outcomes[outcome.stage :] = [outcome]
 
-    def test(self) -> None:
+    def finish(self) -> None:
         """Evaluate the trained model on all test nodes; the clients then forget the job."""
         self.hooks.test(self.joined.job.outcomes[-1].weights)
         self.follower.tested(self.config, self.joined.job.untold)

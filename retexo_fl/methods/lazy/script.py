@@ -38,4 +38,4 @@ def lazy(training: Training) -> Script:
                 training.train_round(rounds)
             training.select(rounds)
         yield
-    training.test()
+    training.finish()

@@ -1,4 +1,4 @@
-"""The server's loop of an inference: the exchanges of all stages, then one message to predict.
+"""Predicting: a training of which all stages are done, with another last question than the test.
 
     hello
     for each stage m:
@@ -26,7 +26,6 @@ from retexo_fl.client.api import (
     PREDICTION_PREFIX,
     PredictAnswer,
     PredictRequest,
-    Ticket,
 )
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import (
@@ -41,13 +40,14 @@ from retexo_fl.federation.asking import (
     members,
 )
 from retexo_fl.federation.greeting import Federation
-from retexo_fl.federation.opening import open_attempt
-from retexo_fl.federation.rounds.clients import Clients, untold_bytes
-from retexo_fl.federation.rounds.exchange import exchange_rows
+from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.opening import Joined, open_attempt
+from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.trained_model import TrainedModel
-from retexo_fl.federation.wrappers import Rounds
+from retexo_fl.federation.training import Follower, Training
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.lazy.script import lazy
 from retexo_fl.run_log.events import (
     Answered,
     Event,
@@ -57,8 +57,10 @@ from retexo_fl.run_log.events import (
 )
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import Score, add_answer
+from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import Tally
 from retexo_fl.units import clients_named, lacks_named
+from retexo_fl.updates import UpdateCodec, update_codec
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +112,50 @@ class PredictionOutcome:
         return sum(counts)
 
 
+class _Prediction(Training):
+    """Predicts with the layers of its job, which are all there.
+
+    Attributes:
+        answers: What each client wrote, once it is over.
+    """
+
+    answers: Mapping[Who, PredictAnswer]
+
+    def __init__(self, loop: PredictionLoop, joined: Joined, codec: UpdateCodec) -> None:
+        super().__init__(loop.config, joined, codec=codec, follower=loop)
+        self._loop = loop
+
+    @property
+    def stages(self) -> range:
+        """All of them: predictions are made layer by layer, however the layers were trained."""
+        return range(self._loop.model.shape.stages)
+
+    def finish(self) -> None:
+        """Have clients predict; they may forget the job then."""
+        self.answers = self.joined.rounds.carry_out(self._predicted())
+        self.follower.tested(self.config, self.joined.job.untold)
+
+    def _predicted(self) -> Round[dict[Who, PredictAnswer]]:
+        loop, clients = self._loop, self.joined.clients
+        request = PredictRequest(
+            ticket=self.joined.job.ticket(self.stages[-1]),
+            weights=loop.model.weights[-1],
+            form=loop.form,
+            label_facts=loop.model.label_facts,
+            set_name=loop.set_name,
+        )
+        answers = yield Ask(
+            requests=dict.fromkeys(clients.hellos, request),
+            sums=sum_facts(self.config, clients.classes),
+            stage=request.ticket.stage,
+            purpose="predict",
+            ends=True,
+        )
+        return dict(answers)
+
+
 @dataclass(slots=True, kw_only=True)
-class PredictionLoop:
+class PredictionLoop(Follower):
     """One inference.
 
     Attributes:
@@ -130,7 +174,7 @@ class PredictionLoop:
     form: str
     tell: Callable[[Event], None]
     set_name: str = ""
-    _ledger: TrafficLedger = field(init=False, default_factory=TrafficLedger)
+    _job: JobState = field(init=False)
     _step: tuple[int, str] = field(init=False, default=(-1, ""))
     _answers: int = field(init=False, default=0)
     _told_at_s: float = field(init=False, default=0.0)
@@ -144,42 +188,48 @@ class PredictionLoop:
                 ``wait``.
             RetexoError: A client's own named failure, or a client did not answer in time.
         """
+        digits = self.model.digest[:MODEL_DIGITS]
+        name = f"{PREDICTION_PREFIX}{digits}{secrets.token_hex(6 - MODEL_DIGITS // 2)}"
+        self._job, codec = self.model.job(name), update_codec()
         messenger = Messenger(
             self.grid,
-            ledger=self._ledger,
+            ledger=self._job.ledger,
             policy=WaitPolicy.for_all(self.config),
             on_answer=self._note_answer,
             on_silence=_note_silence,
         )
-        digits = self.model.digest[:MODEL_DIGITS]
-        job = f"{PREDICTION_PREFIX}{digits}{secrets.token_hex(6 - MODEL_DIGITS // 2)}"
-        _, clients = open_attempt(
+        joined = open_attempt(
             messenger,
-            Ticket(job=job, attempt=1),
             self.config,
+            self._job,
+            self._shape_of,
             to_train=False,
-            check=self._check_fits,
+            codec=codec,
+            watch=Watch(on_wait=_note_open),
         )
-        stages = self.model.shape.stages
+        prediction = _Prediction(self, joined, codec)
         self.tell(
             PredictionStarted(
-                clients=self.config.clients, stages=stages, bytes_payload=self._moved_bytes
+                clients=self.config.clients,
+                stages=len(prediction.stages),
+                bytes_payload=self._moved_bytes,
             )
         )
-        missing = sum(self._exchange(messenger, clients, job, stage) for stage in range(stages))
-        answers = self._predict(messenger, clients, job)
+        for _ in lazy(prediction):
+            pass
+        answers = prediction.answers
         nodes = sum(answer.nodes for answer in answers.values())
         self.tell(Predicted(nodes=nodes, bytes_payload=self._moved_bytes))
         return PredictionOutcome(
-            job=job,
+            job=name,
             answers=answers,
-            missing=missing,
-            ledger=self._ledger,
+            missing=sum(self._job.missing.values()),
+            ledger=self._job.ledger,
             counts_right=self.config.task != REGRESSION,
             metric=self._metric(answers),
         )
 
-    def _check_fits(self, federation: Federation) -> None:
+    def _shape_of(self, federation: Federation) -> ModelShape:
         self.model.check_fits(
             recipe=federation.recipe,
             features=federation.features,
@@ -187,12 +237,12 @@ class PredictionLoop:
             edge_features=federation.edge_features,
             source="clients",
         )
+        return self.model.shape
 
-    def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:
-        """Run the exchange of a stage; return how many vectors it was closed without."""
-        request = self.model.publish_request(job, stage, clients.rows)
-        watch = Watch(on_wait=_note_open)
-        exchanged = messenger.run(exchange_rows(clients, request, config=self.config, watch=watch))
+    def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
+        """Report how an exchange ended; none goes along with what follows it."""
+        del along
+        self._job.missing[stage] = exchanged.missing
         self.tell(
             ExchangeClosed(
                 stage=stage,
@@ -201,38 +251,6 @@ class PredictionLoop:
                 bytes_payload=self._moved_bytes,
             )
         )
-        return exchanged.missing
-
-    def _predict(
-        self, messenger: Messenger, clients: Clients, job: str
-    ) -> dict[Who, PredictAnswer]:
-        last = self.model.shape.stages - 1
-        request = PredictRequest(
-            ticket=self.model.ticket(job, last, clients.rows),
-            weights=self.model.weights[last],
-            form=self.form,
-            label_facts=self.model.label_facts,
-            set_name=self.set_name,
-        )
-        answers = Rounds(messenger=messenger, clients=clients).carry_out(
-            self._predicted(clients, request)
-        )
-        for line in untold_bytes(self.config, clients.untold):
-            logger.warning(line)
-        return answers
-
-    def _predicted(
-        self, clients: Clients, request: PredictRequest
-    ) -> Round[dict[Who, PredictAnswer]]:
-        """Have clients predict; they may forget the job then."""
-        answers = yield Ask(
-            requests=dict.fromkeys(clients.hellos, request),
-            sums=sum_facts(self.config, clients.classes),
-            stage=request.ticket.stage,
-            purpose="predict",
-            ends=True,
-        )
-        return dict(answers)
 
     def _metric(self, answers: Mapping[Who, PredictAnswer]) -> dict[str, Any] | None:
         """Return the metric over all clients, whose sums are added in their order."""
@@ -268,7 +286,7 @@ class PredictionLoop:
 
     @property
     def _moved_bytes(self) -> int:
-        return self._ledger.sum().payload
+        return self._job.ledger.sum().payload
 
 
 def _note_silence(silence: Silence) -> None:

@@ -49,7 +49,7 @@ def ridge(training: Training) -> Script:
     weights = training.carry_out(solving, after=last)
     training.select(training.open(last, replace(StageState.first(weights), round=1)))
     yield
-    training.test()
+    training.finish()
 
 
 def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.ndarray]:
