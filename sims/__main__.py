@@ -18,9 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from retexo_fl.errors import RetexoError
 from sims.catalogue import RECIPES, Setting, load_recipe
+from sims.kept import KEPT_NAME
 from sims.outcome import Check
 from sims.results_files import check_writable, restate_results, write_results
-from sims.trainings import KEPT_NAME
 
 _RESULTS: Final = Path("sims/results")
 #: Figures of small sizes must not take the place of those of whole runs.

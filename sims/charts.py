@@ -58,9 +58,10 @@ def draw_line(axes: Axes, figures: Figures, metrics: Mapping[float, str], **styl
         axes.plot(*zip(*points, strict=True), **style)
 
 
-def put_legend_below(axes: Axes) -> None:
+def put_legend_below(axes: Axes, *, columns: int = 5) -> None:
     """Put the legend where it hides nothing."""
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, frameon=False)
+    below = (0.5, -0.12)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=below, ncols=columns, frameon=False)
 
 
 def focus(axes: Axes, values: Sequence[float], *, margin: float = 0.03) -> None:

@@ -14,9 +14,9 @@ from retexo_fl.additions.devices.sampling.gns import GnsSampler
 from retexo_fl.additions.devices.sampling.lru import LruOrder
 from retexo_fl.additions.devices.sampling.neighbour import NeighbourSampler
 from sims.feeds import Feed, GnsFeed, LazyFeed, PlainFeed, Recycling, RootOrder
-from sims.kept_traces import KeptTraces
+from sims.kept import Kept, Work
 from sims.mini_batch_graphs import MiniBatchGraph, read_graph
-from sims.mini_batches import Observer, Trace, Training, train
+from sims.mini_batches import Observer, Point, Trace, Training, train
 from sims.origin import graph_digest
 from sims.rivals.ladies import LadiesSampler
 
@@ -71,7 +71,7 @@ class Cost(NamedTuple):
 
 
 def all_methods(
-    folder: Path, name: str, size: Size, seed: int, kept: KeptTraces
+    folder: Path, name: str, size: Size, seed: int, kept: Kept
 ) -> dict[str, tuple[Trace, Cost]]:
     """Train with neighbour sampling, then with the others until they are as accurate.
 
@@ -100,18 +100,33 @@ def all_methods(
             seed=seed,
         )
         wanted = 0.0 if first else found[NEIGHBOUR].best - EQUAL_WITHIN
-        facts: dict[str, Any] = {"graph": name, "method": method, "wanted": wanted}
-        facts |= {
+        facts = {
+            "graph": name,
+            "method": method,
+            "wanted": wanted,
             "file": graph_digest(name, folder),
             "batch": size.batch_nodes,
             "sampling": _sampling_facts(method),
             **asdict(training),
         }
-        found[method] = kept.one(
-            facts, partial(_trained, graph, method, size.batch_nodes, training, wanted)
-        )
+        train_it = partial(_trained, graph, method, size.batch_nodes, training, wanted)
+        found[method] = kept_trace(kept, facts, train_it)
     wanted = found[NEIGHBOUR].best - EQUAL_WITHIN
     return {method: (trace, _cost(trace, wanted)) for method, trace in found.items()}
+
+
+def kept_trace(kept: Kept, facts: Mapping[str, Any], training: Callable[[], Trace]) -> Trace:
+    """Return a training, doing it if nobody has.
+
+    Args:
+        kept: Those that are done.
+        facts: All that decides it, but for the code.
+        training: Does it.
+    """
+    name = f"mini-batches-{facts['graph']}-{facts['method']}"
+    made = kept.all({name: Work(name, facts, lambda: asdict(training()))})[name]
+    points = [Point(*values) for values in made["points"]]
+    return Trace(points=points, most_rows=made["most_rows"])
 
 
 def _sampling_facts(method: str) -> dict[str, object]:

@@ -8,10 +8,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from sims.catalogue import Setting
+from sims.kept import Kept
 from sims.outcome import Row
 from sims.trained import Trained
 from sims.training import train_whole
-from sims.trainings import How, Keys, Trainings
+from sims.trainings import How, Keys, train_all
 
 #: The names of what was chosen: a graph, a layer, an algorithm, ... They end a row's metric.
 Place = tuple[str, ...]
@@ -50,12 +51,12 @@ class Sweep:
         self._has_spread = not isinstance(seeds, int)
         self.seeds = (seeds,) if isinstance(seeds, int) else tuple(setting.few(seeds))
         self.found: dict[Place, list[Trained]] = {}
-        self._trainings = Trainings(setting.kept)
+        self._kept = Kept(setting.kept)
 
     @property
     def commits(self) -> str:
         """The commits of the code that did the trainings."""
-        return self._trainings.commits
+        return self._kept.commits
 
     def train(self, places: Mapping[Place, Keys], how: How = train_whole) -> None:
         """Train places by their configurations, which name no seed.
@@ -64,7 +65,8 @@ class Sweep:
             RetexoError: Any named failure of a training.
         """
         # Seed by seed, so that an interrupted run has whole tables of fewer seeds.
-        done = self._trainings.all(
+        done = train_all(
+            self._kept,
             {
                 (place, seed): {**keys, "seed": seed}
                 for seed in self.seeds

@@ -23,14 +23,12 @@ class Trained:
         moved: One mapping for each kind, purpose and layer: these three, ``messages`` and the bytes
             of each measure, every byte once.
         history: One mapping for each round: ``stage``, ``round``, ``val_accuracy``.
-        commit: Of the code that trained it.
         wall_s: It took, with all that comes before the first round.
     """
 
     result: Mapping[str, Any]
     moved: list[dict[str, Any]]
     history: list[dict[str, Any]]
-    commit: str
     wall_s: float = 0.0
 
     @property

@@ -17,7 +17,6 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import Scalar, make_config
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_engine import make_channel, make_network, run_clients
-from sims.origin import commit
 from sims.trained import Trained, moved_lines
 
 #: Given a client's index, a request and the client's answer, returns the one that takes its place.
@@ -87,7 +86,6 @@ def _read(run: Path) -> Trained:
             for event in events
             if event["event"] == "round"
         ],
-        commit=commit(),
     )
 
 

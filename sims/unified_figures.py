@@ -22,7 +22,7 @@ _SHOWN: Final = (*PARTS, "compute")
 _LINES: Final[Mapping[str, str]] = {"static": "--", "dynamic, by workload": "-"}
 
 
-def draw_epochs(axes: Axes, times: Mapping[Case, Times], *, label: str) -> None:
+def draw_epochs(times: Mapping[Case, Times], label: str, axes: Axes) -> None:
     """Draw table 3: times of an epoch, and their bound."""
     kinds = {"standard alone": "standard", "static": "static", "dynamic": "dynamic"}
     series = {
@@ -37,7 +37,7 @@ def draw_epochs(axes: Axes, times: Mapping[Case, Times], *, label: str) -> None:
     axes.set_ylabel("seconds")
 
 
-def draw_breakdown(axes: Axes, times: Mapping[Case, Times], *, label: str) -> None:
+def draw_breakdown(times: Mapping[Case, Times], label: str, axes: Axes) -> None:
     """Draw figure 3: where each device's time goes, beside the length of the epoch."""
     width = 0.26
     ticks, names = [], []
@@ -65,7 +65,7 @@ def draw_breakdown(axes: Axes, times: Mapping[Case, Times], *, label: str) -> No
     _put_legend(axes, columns=len(_SHOWN), at=-0.2)
 
 
-def draw_cache(axes: Axes, caches: Mapping[str, CachedTimes], *, label: str) -> None:
+def draw_cache(caches: Mapping[str, CachedTimes], label: str, axes: Axes) -> None:
     """Draw figure 7: epochs with and without a cache of feature rows."""
     groups = [f"{name}\nhits {times.hit_rate():.0%}" for name, times in caches.items()]
     series = {
@@ -78,26 +78,25 @@ def draw_cache(axes: Axes, caches: Mapping[str, CachedTimes], *, label: str) -> 
 
 
 def draw_balance(
-    axes: Axes,
     balanced: Mapping[tuple[str, str], list[BalancedEpoch]],
-    *,
     what: str,
-    ideal: Sequence[float] | None,
+    ideal: Sequence[float],
+    axes: Axes,
 ) -> None:
     """Draw what the balancer decided, or what came of it, epoch by epoch.
 
     Args:
-        axes: Where.
         balanced: By sampler and policy.
         what: ``ratio`` or ``imbalance``.
-        ideal: What the first is to be.
+        ideal: What the first is to be; drawn if there is any.
+        axes: Where.
     """
     samplers = list(dict.fromkeys(sampler for sampler, _ in balanced))
     for sampler, (policy, form) in product(samplers, _LINES.items()):
         values = [getattr(epoch, what) for epoch in balanced[sampler, policy]]
         color = COLORS[samplers.index(sampler)]
         axes.plot(values, form, color=color, marker=".", label=f"{sampler}: {policy}")
-    if ideal is not None:
+    if ideal:
         axes.step(range(len(ideal)), ideal, "k", where="mid", linewidth=0.8, label="by speeds")
     axes.set_title(f"{what} on a simulated clock,\nworkloads of the real samplers", fontsize=9)
     axes.set_xlabel("epoch", fontsize=8)
@@ -105,7 +104,7 @@ def draw_balance(
     _put_legend(axes, columns=2, at=-0.12)
 
 
-def draw_skewed(axes: Axes, skewed: Mapping[str, list[BalancedEpoch]]) -> None:
+def draw_skewed(skewed: Mapping[str, list[BalancedEpoch]], axes: Axes) -> None:
     """Draw the time that each policy loses on skewed mini-batches, from the second epoch on."""
     for number, (policy, epochs) in enumerate(skewed.items()):
         lost = [epoch.lost for epoch in epochs]

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final, Literal
 
 from sims.kernel_path.laboratory import Sample
-from sims.kernel_path.runs import EXCHANGE_WIDTH, Findings
+from sims.kernel_path.runs import Findings
 
 Whose = Literal["receiver", "total"]
 Figure = Callable[[Sample], float]
@@ -134,8 +134,3 @@ def recommended_bytes(found: Findings) -> int | None:
 def size_text(size: int) -> str:
     """Return bytes in units of 1,024."""
     return f"{size // 2**20} MiB" if size >= 2**20 else f"{size // 2**10} KiB"
-
-
-def width_text(width: int = EXCHANGE_WIDTH) -> str:
-    """Return how tables call a width."""
-    return f"width {width}"

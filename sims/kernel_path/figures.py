@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from sims.charts import COLORS
+from sims.charts import COLORS, put_legend_below
 from sims.kernel_path.broadcast import KINDS
 from sims.kernel_path.comparisons import OF_EXCHANGE
 from sims.kernel_path.runs import EXCHANGE_WAYS, EXCHANGE_WIDTH, Findings
@@ -26,7 +26,7 @@ def draw_receivers(found: Findings, width: int, axes: Axes) -> None:
     axes.set_xlabel("senders")
     axes.set_ylabel("receiver's CPU s / million vectors")
     axes.set_title(f"width {width}; super-frames: in the sender's time", fontsize=9)
-    _put_legend_below(axes)
+    put_legend_below(axes, columns=3)
 
 
 def draw_exchanges(found: Findings, axes: Axes) -> None:
@@ -42,7 +42,7 @@ def draw_exchanges(found: Findings, axes: Axes) -> None:
     axes.set_xlabel("bytes of one sender")
     axes.set_ylabel("CPU ms of both ends for an exchange")
     axes.set_title(f"width {EXCHANGE_WIDTH}", fontsize=9)
-    _put_legend_below(axes)
+    put_legend_below(axes, columns=3)
 
 
 def draw_copies(found: Findings, axes: Axes) -> None:
@@ -53,7 +53,7 @@ def draw_copies(found: Findings, axes: Axes) -> None:
     axes.set_xlabel("peers")
     axes.set_ylabel("sender's CPU us / copy")
     axes.set_title("broadcast", fontsize=9)
-    _put_legend_below(axes)
+    put_legend_below(axes, columns=3)
 
 
 def _line(
@@ -69,8 +69,3 @@ def _line(
     )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-
-
-def _put_legend_below(axes: Axes) -> None:
-    below = (0.5, -0.12)
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=below, ncols=3, frameon=False)

@@ -11,13 +11,16 @@ from sims.kernel_path.comparisons import (
     OF_EXCHANGE,
     UDP_TARGETS,
     XDP,
+    Figure,
+    Whose,
     flat_out_ratios,
     lines,
     paced_ratios,
     recommended_bytes,
     size_text,
 )
-from sims.kernel_path.runs import EXCHANGE_WAYS, EXCHANGE_WIDTH, PACED_WAYS, Findings
+from sims.kernel_path.laboratory import Sample
+from sims.kernel_path.runs import EXCHANGE_WIDTH, PACED_WAYS, Findings
 from sims.kernel_path.workload import PACE_S, WAYS
 from sims.outcome import Check, Figures, Row, figures_of
 
@@ -152,10 +155,7 @@ def _flat_out_rows(found: Findings) -> list[Row]:
     rows = []
     for (way, width, senders), samples in found.flat_out.items():
         named = f"{way}, width {width}, {senders} sender{'s' * (senders > 1)}"
-        for whose, figure in OF.items():
-            under = fmean(figure(sample) for sample in found.flat_out[XDP, width, senders])
-            values = [figure(sample) for sample in samples]
-            rows.append(Row.of(f"{whose}, {named}", values, unit=_UNIT, reference=under))
+        rows += _beside_xdp(named, samples, found.flat_out[XDP, width, senders], OF, _UNIT)
         rates = [sample.case.vectors / sample.wall_s / 1e6 for sample in samples]
         rows.append(Row.of(f"rate, {named}", rates, unit="million vectors / s"))
     return rows
@@ -165,10 +165,7 @@ def _paced_rows(found: Findings) -> list[Row]:
     rows = []
     for (way, width), samples in found.paced.items():
         named = f"{way}, paced messages of {samples[0].case.message_rows} x {width}"
-        for whose, figure in OF.items():
-            under = fmean(figure(sample) for sample in found.paced[XDP, width])
-            values = [figure(sample) for sample in samples]
-            rows.append(Row.of(f"{whose}, {named}", values, unit=_UNIT, reference=under))
+        rows += _beside_xdp(named, samples, found.paced[XDP, width], OF, _UNIT)
         wake_ups = [float(sample.wake_ups) for sample in samples]
         paces = [sample.pace_s * 1e6 for sample in samples]
         rows.append(Row.of(f"wake-ups of the receiver's process, {named}", wake_ups, unit=""))
@@ -177,15 +174,39 @@ def _paced_rows(found: Findings) -> list[Row]:
 
 
 def _exchange_rows(found: Findings) -> list[Row]:
-    rows = []
-    for (way, senders, size), samples in found.exchanges.items():
-        named = f"{way}, {senders} senders, {size_text(size)} each"
-        for whose, figure in OF_EXCHANGE.items():
-            under = fmean(figure(s) for s in found.exchanges[EXCHANGE_WAYS[0], senders, size])
-            values = [figure(sample) * 1e3 for sample in samples]
-            name = f"{whose}, one exchange, {named}"
-            rows.append(Row.of(name, values, unit="CPU ms", reference=under * 1e3))
-    return rows
+    return [
+        row
+        for (way, senders, size), samples in found.exchanges.items()
+        for row in _beside_xdp(
+            f"one exchange, {way}, {senders} senders, {size_text(size)} each",
+            samples,
+            found.exchanges[XDP, senders, size],
+            OF_EXCHANGE,
+            "CPU ms",
+            scale=1e3,
+        )
+    ]
+
+
+def _beside_xdp(
+    named: str,
+    samples: list[Sample],
+    others: list[Sample],
+    figures: Mapping[Whose, Figure],
+    unit: str,
+    *,
+    scale: float = 1.0,
+) -> list[Row]:
+    """Return what the receiver and both ends take, beside what they take by XDP."""
+    return [
+        Row.of(
+            f"{whose}, {named}",
+            [figure(sample) * scale for sample in samples],
+            unit=unit,
+            reference=fmean(figure(sample) for sample in others) * scale,
+        )
+        for whose, figure in figures.items()
+    ]
 
 
 def _copy_rows(found: Findings) -> list[Row]:

@@ -87,11 +87,6 @@ class Case:
         return self.width * _VALUE_BYTES
 
     @property
-    def sent_bytes(self) -> int:
-        """Bytes of the vectors of one sender in one exchange."""
-        return self.rows * self.row_bytes
-
-    @property
     def row_cells(self) -> int:
         """Cells of a vector."""
         return -(-self.width // CELL_VALUES)

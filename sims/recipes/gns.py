@@ -40,7 +40,7 @@ from sims.equal_accuracy import (
     gns_sampler,
 )
 from sims.feeds import BatchSampler, Recycling, RootOrder
-from sims.kept_traces import KeptTraces
+from sims.kept import Kept
 from sims.mini_batch_graphs import TRAIN_SHARE, WIDTH, MiniBatchGraph, read_graph
 from sims.mini_batches import Trace
 from sims.outcome import Cell, Check, Figures, Outcome, Row
@@ -78,7 +78,7 @@ def run(setting: Setting) -> Outcome:
     """Train by all methods on all graphs."""
     sizes = QUICK_GRAPHS if setting.quick else GRAPHS
     most = MOST_BYTES_QUICK if setting.quick else MOST_BYTES
-    kept = KeptTraces(setting.kept)
+    kept = Kept(setting.kept)
     traces: dict[Case, Trace] = {}
     costs: dict[Case, Cost] = {}
     epoch_rows: list[Row] = []
@@ -228,7 +228,7 @@ def _check(name: str, costs: Costs, most: float = MOST_BYTES) -> Check:
     )
 
 
-def _described(sizes: Mapping[str, Size], kept: KeptTraces) -> dict[str, object]:
+def _described(sizes: Mapping[str, Size], kept: Kept) -> dict[str, object]:
     return {
         "model": "GraphSAGE, mean",
         "layers": len(FANOUTS),

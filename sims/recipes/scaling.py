@@ -8,7 +8,6 @@ What lies beyond one machine is computed from these figures by :mod:`sims.beyond
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from retexo_fl.files import write_whole
 from sims.beyond import beyond_rows, link_state_cost
 from sims.catalogue import Setting
 from sims.charts import draw_growth
 from sims.exponents import Growth, beyond_smallest
+from sims.kept import Kept, Work
 from sims.measured_process import Used, measure_command
-from sims.origin import code_state
 from sims.outcome import Check, Draw, Figures, Outcome, Row, Spread
 
 if TYPE_CHECKING:
@@ -143,10 +141,8 @@ Costs = Mapping[str, float]
 
 def run(setting: Setting) -> Outcome:
     """Measure all points, fit all exponents."""
-    costs = {
-        name: {size: measured(setting, axis, size) for size in axis.of(setting)}
-        for name, axis in AXES.items()
-    }
+    kept = Kept(setting.kept)
+    costs = {name: _points(kept, axis, axis.of(setting)) for name, axis in AXES.items()}
     rows = [row for name in AXES for row in _rows(name, costs[name])]
     rows += beyond_rows(link_state_cost(), _bytes_of_another_client(costs["clients"]))
     return Outcome(
@@ -167,19 +163,12 @@ def _described(name: str, axis: Axis) -> str:
     return f"{name}: {axis.graph}{keys}{', from parts cut before' if axis.from_parts else ''}"
 
 
-def measured(setting: Setting, axis: Axis, size: int) -> Costs:
-    """Return what a point costs; one that was measured by this state of the code is kept."""
-    text = json.dumps([code_state(), axis.graph, dict(axis.keys), axis.from_parts, size])
-    name = f"scaling-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    path = None if setting.kept is None else setting.kept / name
-    if path is not None and path.is_file():
-        kept: Costs = json.loads(path.read_text("utf-8"))
-        return kept
-    costs = _measure(axis, size)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [json.dumps(costs).encode()])
-    return costs
+def _points(kept: Kept, axis: Axis, sizes: Sequence[int]) -> dict[int, Costs]:
+    """Return what points cost; those that were measured by this state of the code are kept."""
+    facts = [axis.graph, dict(axis.keys), axis.from_parts]
+    return kept.all(
+        {size: Work("scaling", [*facts, size], partial(_measure, axis, size)) for size in sizes}
+    )
 
 
 def _measure(axis: Axis, size: int) -> Costs:

@@ -7,11 +7,11 @@ two worker processes play devices of unequal speed, and everything is labelled s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from retexo_fl.additions.devices.sampling.full import FullSampler
 from retexo_fl.additions.devices.sampling.workloads import root_workloads
@@ -52,9 +52,6 @@ from sims.unified_runs import (
     measure_cache,
     open_pool,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "training on CPU and GPU together: the Unified CPU-GPU protocol"
 
@@ -98,6 +95,7 @@ def run(setting: Setting) -> Outcome:
     measured = [_measured(graph, pair, cases, caches, sizes) for pair in devices]
     balanced = _balanced(graph, sizes)
     skewed = _skewed(graph, sizes)
+    ideal = [speeds[0] / sum(speeds) for speeds in SPEEDS]
     label = " and ".join(one.devices.label for one in measured)
     return Outcome(
         title=f"Unified CPU-GPU protocol, on {label}",
@@ -111,10 +109,12 @@ def run(setting: Setting) -> Outcome:
         ],
         checks=tuple(checks_of(measured, balanced, skewed, quick=setting.quick)),
         pictures=(
-            partial(_draw_epochs, measured[0]),
-            *_further_axes(measured),
-            *_balance_axes(balanced),
-            partial(_draw_skewed, skewed),
+            *(partial(draw_epochs, one.times, one.devices.label) for one in measured),
+            *(partial(draw_breakdown, one.times, one.devices.label) for one in measured),
+            *(partial(draw_cache, one.caches, one.devices.label) for one in measured),
+            partial(draw_balance, balanced, "ratio", ideal),
+            partial(draw_balance, balanced, "imbalance", ()),
+            partial(draw_skewed, skewed),
         ),
     )
 
@@ -208,36 +208,3 @@ def _devices_note(devices: Devices) -> str:
         "time is so many times its CPU time. In the experiments on caches alone, feature rows come "
         f"to cpu:0 as if over a link of {devices.link_bytes_per_s / 1e6:g} MB/s (it sleeps)"
     )
-
-
-def _draw_epochs(one: Measured, axes: Axes) -> None:
-    draw_epochs(axes, one.times, label=one.devices.label)
-
-
-def _further_axes(measured: list[Measured]) -> list[Callable[[Axes], None]]:
-    return [
-        *(partial(_draw_epochs, one) for one in measured[1:]),
-        *(partial(_draw_parts, one) for one in measured),
-        *(partial(_draw_caches, one) for one in measured),
-    ]
-
-
-def _draw_parts(one: Measured, axes: Axes) -> None:
-    draw_breakdown(axes, one.times, label=one.devices.label)
-
-
-def _draw_caches(one: Measured, axes: Axes) -> None:
-    draw_cache(axes, one.caches, label=one.devices.label)
-
-
-def _balance_axes(balanced: Balanced) -> list[Callable[[Axes], None]]:
-    ideal = [speeds[0] / sum(speeds) for speeds in SPEEDS]
-    return [partial(_draw_balance, balanced, what, ideal) for what in ("ratio", "imbalance")]
-
-
-def _draw_balance(balanced: Balanced, what: str, ideal: list[float], axes: Axes) -> None:
-    draw_balance(axes, balanced, what=what, ideal=ideal if what == "ratio" else None)
-
-
-def _draw_skewed(skewed: Skewed, axes: Axes) -> None:
-    draw_skewed(axes, skewed)

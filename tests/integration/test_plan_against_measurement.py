@@ -22,8 +22,8 @@ from retexo_fl.graph import Graph, Split
 from retexo_fl.graph.splits import make_split
 from retexo_fl.ledger import SERVER, TrafficLedger
 from retexo_fl.simulation.links import Link, parse_link
-from sims.measured import MeasuredVolume, measured_gamma
 from tests.support.data import cora_dir
+from tests.support.measured_volume import MeasuredVolume, measured_gamma
 from tests.support.runs import configured, ledger_of, result_of, train
 
 KEYS = {"dataset": "cora", "hidden": 16, "rounds": 2, "model": "sage"}

@@ -21,9 +21,10 @@ from sims.equal_accuracy import (
     Cost,
     _cost,
     _feed,
+    kept_trace,
 )
 from sims.feeds import PlainFeed, RootOrder
-from sims.kept_traces import KeptTraces
+from sims.kept import Kept
 from sims.mini_batch_graphs import WIDTH, read_graph
 from sims.mini_batches import Observer, Point, Trace, Training, train
 from sims.recipes.gns import _check
@@ -149,21 +150,15 @@ def test_the_default_cache_is_the_one_that_was_measured() -> None:
     assert RunConfig().cache_share == GNS_SHARES["gns"] == CACHE_SHARE
 
 
-def test_training_that_is_kept_is_not_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_that_is_kept_is_not_done_again(tmp_path: Path) -> None:
     traces = iter([Trace(points=[point(0.5)], most_rows=3), Trace(points=[point(0.9)])])
     facts = {"graph": "small", "method": "gns", "seed": 0}
-    first = KeptTraces(tmp_path / "kept").one(facts, lambda: next(traces))
-    again = KeptTraces(tmp_path / "kept")
-    assert again.one(facts, lambda: next(traces)) == first
-    assert again.commits
-    other = again.one({**facts, "seed": 1}, lambda: next(traces))
+    first, again, other = (
+        kept_trace(Kept(tmp_path), {**facts, "seed": seed}, lambda: next(traces))
+        for seed in (0, 0, 1)
+    )
+    assert first == again == Trace(points=[point(0.5)], most_rows=3)
     assert other.points == [point(0.9)]
-    assert KeptTraces(None).one(facts, lambda: first) is first
-    monkeypatch.setattr("sims.kept_traces.code_state", lambda: "another commit")
-    new = Trace(points=[point(0.1)])
-    assert KeptTraces(tmp_path / "kept").one(facts, lambda: new).points == new.points
 
 
 def test_graph_is_split_and_its_rows_are_narrow_and_centred() -> None:

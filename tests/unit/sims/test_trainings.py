@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sims.measured import MeasuredVolume
+from sims.kept import Kept
 from sims.origin import code_state, commit
 from sims.trained import Trained
-from sims.trainings import Keys, Trainings
+from sims.trainings import Keys, train_all
+from tests.support.measured_volume import MeasuredVolume
 from tests.support.runs import train
 
 pytestmark = pytest.mark.slow
@@ -28,17 +29,21 @@ class Counted:
 
     def __call__(self, keys: Keys) -> Trained:
         self.asked.append(keys)
-        return Trained(result={"test_accuracy": 0.5}, moved=[], history=[], commit="abc")
+        return Trained(result={"test_accuracy": 0.5}, moved=[], history=[])
 
 
-def test_each_training_is_done_once_and_kept(tmp_path: Path) -> None:
+def test_each_training_is_done_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     how = Counted()
+    monkeypatch.setattr("sims.kept.commit", lambda: "abc")
     cases = {"one": KEYS, "same": {**KEYS, "seed": 0}, "other": {**KEYS, "seed": 1}}
-    first = Trainings(tmp_path).all(cases, how)
+    first = train_all(Kept(tmp_path), cases, how)
     assert len(how.asked) == 2
     assert list(first) == ["one", "same", "other"]
-    again = Trainings(tmp_path)
-    assert again.all(cases, how) == first
+    monkeypatch.setattr("sims.kept.commit", lambda: "def")
+    again = Kept(tmp_path)
+    assert train_all(again, cases, how) == first
     assert len(how.asked) == 2
     assert again.commits == "abc"
 
@@ -48,9 +53,9 @@ def test_the_way_of_training_decides_and_the_folder_does_not(
 ) -> None:
     how, other = Counted(), Counted()
     other.__name__ = "otherwise"
-    Trainings(tmp_path).all({0: {**KEYS, "data-dir": "here"}}, how)
-    Trainings(tmp_path).all({0: {**KEYS, "data-dir": "there"}}, how)
-    Trainings(tmp_path).all({0: KEYS}, other)
+    train_all(Kept(tmp_path), {0: {**KEYS, "data-dir": "here"}}, how)
+    train_all(Kept(tmp_path), {0: {**KEYS, "data-dir": "there"}}, how)
+    train_all(Kept(tmp_path), {0: KEYS}, other)
     assert (len(how.asked), len(other.asked)) == (1, 1)
 
 
@@ -63,16 +68,16 @@ def test_another_state_of_the_code_or_graph_file_trains_anew(
     keys = {**KEYS, "dataset": "mine", "data-dir": str(data)}
     kept = tmp_path / "kept"
     for _ in range(2):
-        Trainings(kept).all({0: keys}, how)
+        train_all(Kept(kept), {0: keys}, how)
     assert len(how.asked) == 1
     (data / "mine.npz").write_bytes(b"another")
-    Trainings(kept).all({0: keys}, how)
+    train_all(Kept(kept), {0: keys}, how)
     assert len(how.asked) == 2
-    monkeypatch.setattr("sims.trainings.code_state", lambda: "another commit")
-    Trainings(kept).all({0: keys}, how)
+    monkeypatch.setattr("sims.kept.code_state", lambda: "another commit")
+    train_all(Kept(kept), {0: keys}, how)
     assert len(how.asked) == 3
     other = {**keys, "weight-decay": 0.25}
-    Trainings(kept).all({0: other}, how)
+    train_all(Kept(kept), {0: other}, how)
     assert len(how.asked) == 4
 
 
@@ -117,21 +122,21 @@ def test_a_training_of_another_process_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = Counted()
-    Trainings(tmp_path).all({0: KEYS}, how)
+    train_all(Kept(tmp_path), {0: KEYS}, how)
     kept = next(tmp_path.glob("*.json"))
     content = kept.read_bytes()
     kept.unlink()
     with kept.with_suffix(".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         # What the other process does while this one waits.
-        monkeypatch.setattr("sims.trainings.time.sleep", lambda _: kept.write_bytes(content))
-        found = Trainings(tmp_path).all({0: KEYS}, how)
+        monkeypatch.setattr("sims.kept.time.sleep", lambda _: kept.write_bytes(content))
+        found = train_all(Kept(tmp_path), {0: KEYS}, how)
     assert found[0].accuracy == 0.5
     assert len(how.asked) == 1
 
 
 def test_kept_training_counts_what_its_run_directory_counts(tmp_path: Path) -> None:
-    trained = Trainings(tmp_path / "kept").all({0: KEYS})[0]
+    trained = train_all(Kept(tmp_path / "kept"), {0: KEYS})[0]
     run = train(tmp_path / "run", dataset=GRAPH, clients=2, rounds=2, hidden=8, model="gcn")
     volume = MeasuredVolume.of(run)
     assert trained.boundary("raw") == volume.boundary_training > 0
