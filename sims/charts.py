@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sims.outcome import Figures
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from sims.outcome import Axes, Figures
 
 COLORS: Final = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#9d755d", "#72b7b2")
 #: One colour for one algorithm, in all figures.

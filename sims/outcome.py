@@ -5,13 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import matplotlib.axes
 
+#: Matplotlib is imported by what writes a picture alone: it is an extra.
+Axes: TypeAlias = "matplotlib.axes.Axes"
 #: Draws in axes.
-Draw = Callable[["Axes"], None]
+Draw: TypeAlias = "Callable[[Axes], None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.charts import COLORS, draw_bars
+from sims.outcome import Axes
 from sims.simulated_balance import BalancedEpoch
 from sims.unified_epochs import Epoch
 from sims.unified_runs import CachedTimes, Case, Times
 from sims.unified_task import PARTS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Parts of an epoch, bottom up; preparing runs beside computing.
 _SHOWN: Final = (*PARTS, "compute")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.charts import COLORS, put_legend_below
 from sims.kernel_path.broadcast import KINDS
 from sims.kernel_path.comparisons import OF_EXCHANGE
 from sims.kernel_path.runs import EXCHANGE_WAYS, EXCHANGE_WIDTH, Findings
 from sims.kernel_path.workload import WAYS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from sims.outcome import Axes
 
 _STYLES: Final = ("-", "--", ":")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -158,13 +159,7 @@ def _receiver(case: Case, way: Way, interface: str) -> Receiver:
     )
     if way.kind == "xdp":
         return XdpReceiver(interface, _PORT, sizes=sizes, mode=way.mode)
-    tables = Tables.allocate(
-        cells=sizes.cells,
-        seen_blocks=sizes.seen_blocks,
-        slots=sizes.slots,
-        streams=sizes.streams,
-        regions=sizes.regions,
-    )
+    tables = Tables.allocate(**asdict(sizes))
     if way.kind == "af_xdp":
         return AfXdpReceiver(interface, _PORT, tables, mode=way.mode)
     return NumpyReceiver(tables) if way.kind == "numpy" else UserSpaceReceiver(tables)

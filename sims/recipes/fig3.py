@@ -10,20 +10,17 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS, put_legend_below
-from sims.outcome import Check, Draw, Figures, Outcome
+from sims.outcome import Axes, Check, Draw, Figures, Outcome
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
 from sims.sweep import Column, Place, Sweep
 from sims.times import computing_s, network_time
 from sims.trainings import Keys
 from sims.variants import LAZY, STANDARD, Variant, bns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "time of computing, message passing and aggregation: RETEXO, figure 3"
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS
 from sims.curves import accuracy_curve, bytes_until
-from sims.outcome import Check, Figures, Outcome, Row
+from sims.outcome import Axes, Check, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
 from sims.sweep import ACCURACY, Column, Place, Sweep
 from sims.variants import DROP, LAZY, STANDARD, Variant, bns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "accuracy against bytes moved, of four algorithms: RETEXO, figure 6"
 

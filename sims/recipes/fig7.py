@@ -10,21 +10,18 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from retexo_fl.graph import load_dataset
 from sims.catalogue import Setting
 from sims.charts import put_legend_below
-from sims.outcome import Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
 from sims.sweep import Place, Sweep
 from sims.trained import Trained
 from sims.trainings import Keys
 from sims.variants import LAZY, STANDARD, Variant, bns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "bytes of message passing beside all bytes: RETEXO, figure 7 and appendix A.1"
 

@@ -6,17 +6,14 @@ import math
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.catalogue import Setting
 from sims.charts import ALGORITHM_COLORS, draw_line, focus, put_legend_below
-from sims.outcome import Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
 from sims.sweep import ACCURACY, Column, Place, Sweep
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "accuracy and bytes with 2 to 24 clients: RETEXO, figure 8"
 

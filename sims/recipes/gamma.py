@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,14 +37,11 @@ from sims.large_graphs import (
     published_boundary,
     shape_of,
 )
-from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import described
 from sims.published import GAMMA, GB_PER_WORKER, MODELS, PASSING_SHARE
 from sims.sweep import Place, Sweep
 from sims.trainings import Keys
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "how many times more standard training moves: RETEXO, tables 5 and 6"
 

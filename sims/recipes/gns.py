@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -43,11 +43,8 @@ from sims.feeds import BatchSampler, Recycling, RootOrder
 from sims.kept import Kept
 from sims.mini_batch_graphs import TRAIN_SHARE, WIDTH, MiniBatchGraph, read_graph
 from sims.mini_batches import Trace
-from sims.outcome import Cell, Check, Figures, Outcome, Row
+from sims.outcome import Axes, Cell, Check, Figures, Outcome, Row
 from sims.published import GNS_EPOCHS_S
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "feature bytes to equal accuracy: Global Neighbor Sampling and three others"
 

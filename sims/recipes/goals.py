@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars, focus
@@ -32,14 +32,11 @@ from sims.goal_scores import (
     train_on_few_labels,
     train_scored,
 )
-from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.published import TOLOKERS
 from sims.sweep import Column, Place, Sweep, Value
 from sims.trained import Trained
 from sims.trainings import How, Keys
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "rare classes, several labels, numbers, a bank: lazy, central, edges dropped"
 

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from retexo_fl.client.preparation import graph_facts, make_parts
 from retexo_fl.config import PROFILES, Scalar, fitted_values, make_config
 from sims.catalogue import Setting
-from sims.outcome import Check, Draw, Figures, Outcome
+from sims.outcome import Axes, Check, Draw, Figures, Outcome
 from sims.sweep import ACCURACY, Column, Sweep
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "lean training against the paper's schedule: accuracy, bytes, seconds"
 

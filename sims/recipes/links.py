@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
 from sims.link_scores import AVERAGE_PRECISION, ROC_AUC, WHOLE_GRAPH, train_links
-from sims.outcome import Cell, Check, Draw, Figures, Outcome
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome
 from sims.published import LINK_PREDICTION, LinkScore
 from sims.sweep import Column, Sweep, Value
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "link prediction on Cora, Citeseer and PubMed, on one client and on ten"
 

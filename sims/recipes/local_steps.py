@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
-from sims.outcome import Check, Draw, Figures, Outcome
+from sims.outcome import Axes, Check, Draw, Figures, Outcome
 from sims.sweep import ACCURACY, Column, Place, Sweep
 from sims.trainings import Keys
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "accuracy and bytes over rounds, local steps and partitioners"
 

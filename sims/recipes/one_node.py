@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS
-from sims.outcome import Check, Draw, Figures, Outcome, Row, figures_of
+from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row, figures_of
 from sims.paper import described
 from sims.sweep import ACCURACY, Column, Sweep, Value
 from sims.trained import Trained
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "Cora over 2,708 clients of one node each, beside two clients"
 

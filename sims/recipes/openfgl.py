@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars, focus
 from sims.local_scores import LOCAL_ACCURACY, train_with_local_scores
-from sims.outcome import Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row
 from sims.paper import at_hand, described
 from sims.published import OPENFGL_CENTRAL, OPENFGL_LOCAL
 from sims.splits import OPENFGL, OPENFGL_CLIENTS
@@ -29,9 +29,6 @@ from sims.sweep import ACCURACY, Column, Place, Sweep
 from sims.training import train_whole
 from sims.trainings import Keys
 from sims.variants import DROP, LAZY, Variant
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "drop, lazy and central training under OpenFGL's protocol"
 

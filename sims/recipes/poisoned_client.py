@@ -19,19 +19,16 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
-from sims.outcome import Check, Draw, Figures, Outcome, Row, figures_of
+from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row, figures_of
 from sims.poisoning import poisoning
 from sims.sweep import ACCURACY, Sweep
 from sims.trained import Trained
 from sims.training import train_whole
 from sims.trainings import Keys
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "accuracy with one poisoned client of ten, for every built-in aggregator"
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sims.beyond import beyond_rows, link_state_cost
 from sims.catalogue import Setting
@@ -22,10 +22,7 @@ from sims.charts import draw_growth
 from sims.exponents import Growth, beyond_smallest
 from sims.kept import Kept, Work
 from sims.measured_process import Used, measure_command
-from sims.outcome import Check, Draw, Figures, Outcome, Row, Spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row, Spread
 
 PURPOSE: Final = "time, memory and bytes against nodes, edges, clients, features, layers"
 

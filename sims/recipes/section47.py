@@ -15,20 +15,17 @@ the first layer, its hidden state before the second.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from retexo_fl.config import make_config
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import stage_parameters
 from sims.catalogue import Setting
-from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import QUICK, SMALL, described, keys_for
 from sims.published import SECTION_47
 from sims.sweep import ACCURACY, Column, Sweep, Value
 from sims.trained import MODEL_KINDS, Trained
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "model traffic beside message passing, 400 rounds: RETEXO, section 4.7"
 

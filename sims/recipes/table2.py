@@ -13,18 +13,15 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars, focus
-from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row, figures_of
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row, figures_of
 from sims.paper import OPTIONAL, SEEDS, SMALL, at_hand, described, keys_for, missing_note
 from sims.published import MODELS, TABLE_2
 from sims.sweep import ACCURACY, Sweep
 from sims.variants import LAZY, STANDARD, Variant
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "accuracy of lazy and of standard training: RETEXO, table 2"
 

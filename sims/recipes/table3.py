@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars
-from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for, missing_note
 from sims.published import TABLE_3
 from sims.sweep import ACCURACY, Place, Sweep
 from sims.variants import LAZY, STANDARD, Variant, bns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "accuracy under sampling of boundary nodes: RETEXO, table 3"
 

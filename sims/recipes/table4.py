@@ -16,20 +16,17 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sims.catalogue import Setting
 from sims.charts import COLORS, put_legend_below
 from sims.large_graphs import LARGE, ROUNDS
-from sims.outcome import Cell, Check, Draw, Figures, Outcome, Row
+from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import QUICK, SMALL, at_hand, described, keys_for
 from sims.published import TABLE_4, TABLE_4_MS, Seconds
 from sims.sweep import Column, Sweep
 from sims.times import computing_s, delays, network_time
 from sims.variants import LAZY, STANDARD, Variant, bns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PURPOSE: Final = "time over slow links, modelled: RETEXO, table 4"
 
