@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from retexo_fl.addition import DEVICES
 from tests.support import cpu_account
 from tests.support.data import real_graphs
 
@@ -62,10 +63,12 @@ def _has_no_gpu() -> bool:
 #: Marks by which CI divides tests.
 OWN_MARKS: Final = frozenset(("system", "deployed", "virtual", "slow", "real_graphs", "gpu"))
 
-#: What a machine may lack, by the mark of tests that need it. With CI=true no other skip passes.
+#: What a machine, or a copy of the package, may lack, by the mark of tests that need it. With
+#: CI=true no other skip passes.
 LACKS: Final[Mapping[str, Callable[[], bool]]] = {
     "real_graphs": lambda: real_graphs() is None,
     "gpu": _has_no_gpu,
+    "devices": lambda: not DEVICES.is_here,
 }
 
 

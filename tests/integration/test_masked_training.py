@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from retexo_fl.additions.devices.training.sampled_trainer import SampledTrainer
 from retexo_fl.client import api
 from retexo_fl.client.client import GraphClient
 from retexo_fl.config import make_config
@@ -76,7 +75,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 #: Those that the table of compositions (test_composition.py) has no cell of.
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in {"lazy", "links"}])
+def named(way: str) -> Any:
+    """Return a way as a parameter, which takes mini-batches or not."""
+    return pytest.param(way, marks=[pytest.mark.devices] if "sampler" in WAYS[way] else [])
+
+
+@pytest.mark.parametrize("way", [named(way) for way in WAYS if way not in {"lazy", "links"}])
 def test_masked_equals_the_same_whole_numbers_in_the_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -239,14 +243,15 @@ def fails(*given: Any, **named: Any) -> Any:
     raise FloatingPointError(f"the data of client 2: {given}")
 
 
-@pytest.mark.parametrize("way", ["lazy", "drop", "sampled", "standard"])
+@pytest.mark.parametrize("way", map(named, ["lazy", "drop", "sampled", "standard"]))
 def test_what_a_client_cannot_compute_is_told_of_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Where its peers wait for the rest of a round it says one sentence; else it adds zeros."""
-    for trainer, name in ((LayerTrainer, "update"), (EndToEndTrainer, "update_steps")):
+    # By the last of these mini-batches are validated.
+    whole = [(EndToEndTrainer, name) for name in ("update_steps", "tally_steps")]
+    for trainer, name in ((LayerTrainer, "update"), *whole):
         monkeypatch.setattr(trainer, name, fails)
-    monkeypatch.setattr(SampledTrainer, "update_steps", fails)
     expected, sentence = {
         "standard": (SecureAggregationRefused, "an answer could not be computed; the log of its"),
     }.get(way, (TrainingDiverged, "train.layer: 4 values of all clients could not be computed"))

@@ -54,10 +54,6 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
     ("asked", "limits"),
     [
         ({"loss": "torch.nn.functional:cross_entropy"}, None),
-        ({**DROP, "batch-nodes": 10}, UPDATES),
-        ({**DROP, "batch-nodes": 170}, UPDATES),
-        ({**DROP, "batch-nodes": 1}, replace(UPDATES, least_train_nodes=1)),
-        (DROP, UPDATES),
         ({"rounds": 1000}, Limits()),
         ({"rounds": 1, "last-rounds": 2}, Limits(most_rounds=2)),
         (
@@ -66,11 +62,20 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
         ),
         ({"clients": 4}, Limits(least_clients=5)),
         ({}, Limits(least_train_nodes=180)),
-        ({"devices": "cpu:2"}, Limits()),
         ({"devices": "cpu"}, Limits(allow_devices="cuda:0")),
-        ({"devices": "cuda:3,cpu"}, Limits()),
-        ({"devices": "cuda:0"}, Limits(allow_devices="cuda:0,cpu:2")),
         ({"threads": 2}, Limits()),
+        *(
+            pytest.param(*given, marks=pytest.mark.devices)
+            for given in (
+                ({**DROP, "batch-nodes": 10}, UPDATES),
+                ({**DROP, "batch-nodes": 170}, UPDATES),
+                ({**DROP, "batch-nodes": 1}, replace(UPDATES, least_train_nodes=1)),
+                (DROP, UPDATES),
+                ({"devices": "cpu:2"}, Limits()),
+                ({"devices": "cuda:3,cpu"}, Limits()),
+                ({"devices": "cuda:0"}, Limits(allow_devices="cuda:0,cpu:2")),
+            )
+        ),
     ],
 )
 def test_what_is_allowed_is_what_is_trained(
@@ -81,6 +86,7 @@ def test_what_is_allowed_is_what_is_trained(
     assert admit(asked, part, limits) == make_config(asked)
 
 
+@pytest.mark.devices
 @pytest.mark.parametrize(
     ("own", "allowed", "asked", "used"),
     [
@@ -117,19 +123,6 @@ def test_predictions_are_held_to_the_same_limits(part: GraphPartition) -> None:
     for keys in ({"algorithm": "standard"}, {"loss": "os:fork"}):
         with pytest.raises(ConfigurationError, match="^client 1: (algorithm|loss)"):
             admit(keys, part, Limits(), predicts=True)
-
-
-def test_fewest_is_what_the_mini_batches_of_a_training_have(part: GraphPartition) -> None:
-    from retexo_fl.additions.devices.workers.plan import epoch_plan
-
-    nodes = np.flatnonzero(part.train_mask)
-    for batch_nodes in (7, 10, 100, 179, 180, 181, 1024):
-        plan = epoch_plan(nodes, None, batch_size=batch_nodes, ratios=[1.0], seed=3, epoch=2)
-        fewest = min(plan.count(batch) for batch in range(plan.num_batches))
-        keys = {**DROP, "batch-nodes": batch_nodes}
-        admit(keys, part, replace(UPDATES, least_train_nodes=fewest))
-        with pytest.raises(ConfigurationError, match="expected at least"):
-            admit(keys, part, replace(UPDATES, least_train_nodes=fewest + 1))
 
 
 # ---- memory -------------------------------------------------------------------------------------

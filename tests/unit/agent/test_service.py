@@ -101,7 +101,10 @@ def assert_same_rounds(one: list[TrainAnswer], other: list[TrainAnswer]) -> None
     "keys",
     [
         *({"algorithm": algorithm} for algorithm in ("lazy", "standard", "bns", "drop")),
-        {"algorithm": "drop", "sampler": "neighbour", "fanouts": "4/3", "local-steps": 2},
+        pytest.param(
+            {"algorithm": "drop", "sampler": "neighbour", "fanouts": "4/3", "local-steps": 2},
+            marks=pytest.mark.devices,
+        ),
     ],
 )
 def test_agents_answer_as_clients_of_one_process_do(
@@ -574,6 +577,7 @@ def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartitio
         asyncio.run(again.ask(0, HelloRequest(ticket=FIRST), seed=3))
 
 
+@pytest.mark.devices
 def test_a_job_resumed_on_other_devices_gives_the_same_bits(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:

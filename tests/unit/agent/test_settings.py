@@ -97,6 +97,7 @@ def test_errors_name_file_and_key(
     assert str(caught.value).startswith(str(path))
 
 
+@pytest.mark.devices
 @pytest.mark.parametrize("devices", ["", "auto", "cpu:2", "cuda:0,cpu"])
 def test_devices_are_left_to_the_run_or_named(tmp_path: Path, devices: str) -> None:
     assert read_settings(written(tmp_path, devices=f'"{devices}"')).devices == devices
