@@ -243,7 +243,7 @@ def fails(*given: Any, **named: Any) -> Any:
     raise FloatingPointError(f"the data of client 2: {given}")
 
 
-@pytest.mark.parametrize("way", map(named, ["lazy", "drop", "sampled", "standard"]))
+@pytest.mark.parametrize("way", [*map(named, ("lazy", "drop", "sampled", "standard"))])
 def test_what_a_client_cannot_compute_is_told_of_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
