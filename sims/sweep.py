@@ -117,3 +117,7 @@ class Sweep:
 
 #: Share of all clients' test nodes that the selected model gets right.
 ACCURACY = Column("test accuracy", "share", lambda trained: trained.accuracy)
+#: Payload of all kinds, every byte once.
+MOVED = Column(
+    "moved", "MB", lambda trained: float(trained.result["bytes"]["payload"]["total"]) / 1e6
+)

@@ -34,7 +34,7 @@ from sims.goal_scores import (
 )
 from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.published import TOLOKERS
-from sims.sweep import Column, Place, Sweep, Value
+from sims.sweep import MOVED, Column, Place, Sweep, Value
 from sims.trained import Trained
 from sims.trainings import How, Keys
 
@@ -261,10 +261,6 @@ def _validated(trained: Trained) -> float:
     return float(trained.result["stages"][-1]["metric"]["value"])
 
 
-def _moved_mb(trained: Trained) -> float:
-    return float(trained.result["bytes"]["payload"]["total"]) / 1e6
-
-
 def _score(metric: str) -> Value:
     return lambda trained: float(trained.result[SCORES][metric])
 
@@ -272,7 +268,7 @@ def _score(metric: str) -> Value:
 def _columns(name: str) -> list[Column]:
     return [
         *(Column(metric, _unit(metric), _score(metric)) for metric in GOALS[name].metrics),
-        Column("moved", "MB", _moved_mb, is_compared=False),
+        MOVED._replace(is_compared=False),
     ]
 
 

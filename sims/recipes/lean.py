@@ -17,7 +17,7 @@ from retexo_fl.client.preparation import graph_facts, make_parts
 from retexo_fl.config import PROFILES, Scalar, fitted_values, make_config
 from sims.catalogue import Setting
 from sims.outcome import Axes, Check, Draw, Figures, Outcome
-from sims.sweep import ACCURACY, Column, Sweep
+from sims.sweep import ACCURACY, MOVED, Column, Sweep
 
 PURPOSE: Final = "lean training against the paper's schedule: accuracy, bytes, seconds"
 
@@ -95,7 +95,7 @@ MARKERS: Final = {"gcn": "o", "sage": "s"}
 
 COLUMNS: Final = (
     ACCURACY,
-    Column("moved", "MB", lambda trained: trained.result["bytes"]["payload"]["total"] / 1e6),
+    MOVED,
     Column("time in one process", "s", lambda trained: trained.wall_s),
 )
 

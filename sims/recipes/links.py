@@ -16,7 +16,7 @@ from sims.catalogue import Setting
 from sims.link_scores import AVERAGE_PRECISION, ROC_AUC, WHOLE_GRAPH, train_links
 from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome
 from sims.published import LINK_PREDICTION, LinkScore
-from sims.sweep import Column, Sweep, Value
+from sims.sweep import MOVED, Column, Sweep, Value
 
 PURPOSE: Final = "link prediction on Cora, Citeseer and PubMed, on one client and on ten"
 
@@ -45,10 +45,6 @@ def _whole_graph(metric: str) -> Value:
     return lambda trained: float(trained.result[WHOLE_GRAPH][metric])
 
 
-def _moved_mb(kind: str) -> Value:
-    return lambda trained: trained.result["bytes"]["payload"][kind] / 1e6
-
-
 COLUMNS: Final = (
     Column("AUC", "share", _whole_graph(ROC_AUC)),
     Column("AP", "share", _whole_graph(AVERAGE_PRECISION)),
@@ -58,8 +54,13 @@ COLUMNS: Final = (
         lambda trained: float(trained.result["metric"]["value"]),
         is_compared=False,
     ),
-    Column("moved", "MB", _moved_mb("total"), is_compared=False),
-    Column("moved between clients", "MB", _moved_mb("boundary"), is_compared=False),
+    MOVED._replace(is_compared=False),
+    Column(
+        "moved between clients",
+        "MB",
+        lambda trained: trained.result["bytes"]["payload"]["boundary"] / 1e6,
+        is_compared=False,
+    ),
 )
 
 
