@@ -35,7 +35,7 @@ class JobGate:
         plan: What the client and its peers send each other.
         config: Of the run.
         shape: Sizes of the model.
-        first: Returns what names the features (:meth:`.GraphClient.first_digest`).
+        first: Returns what names the features (:meth:`.Crossing.first_digest`).
         clients: How many the partitioning has.
         end_to_end: All layers are one stage; not so in a job that predicts.
     """

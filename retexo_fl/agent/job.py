@@ -44,7 +44,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
-from retexo_fl.methods.clients import client_class
+from retexo_fl.methods.clients import client_class, exchange_in_rounds
 from retexo_fl.methods.whole.answers import AnyAnswer, EndToEndClient
 from retexo_fl.training.rounds import Steps
 
@@ -118,8 +118,9 @@ class AgentJob:
         kept = FolderStore(folders.store, durable=True, book=self.answers)
         predicts = name.startswith(PREDICTION_PREFIX)
         self._sets = folders.predictions if predicts else None
-        self._end_to_end = config.traits.end_to_end and not predicts
-        self.client: GraphClient = client_class(config, end_to_end=self._end_to_end)(
+        #: Whether its rounds and evaluations exchange.
+        self.exchanges_in_rounds = exchange_in_rounds(config, predicts=predicts)
+        self.client: GraphClient = client_class(config, predicts=predicts)(
             partition,
             config,
             job=name,
@@ -130,20 +131,21 @@ class AgentJob:
             predictions=None if self._sets is None else self._sets.folder,
         )
         note_unused_edges(config.model, [partition])
-        self.client.watch_exchanges(self._enter_block)
-        self.client.count_exchanges(self.book.exchanged)
+        self.client.crossing.mailbox.watch = self._enter_block
+        self.client.crossing.count = self.book.exchanged
         self._datagrams = self._open_port(carrier, folders.store)
+        end_to_end = isinstance(self.client, EndToEndClient)
         self._gate = JobGate(
             name,
-            self.client.plan,
+            self.client.crossing.plan,
             config,
             self.client.shape,
-            first=self.client.first_digest,
+            first=self.client.crossing.first_digest,
             clients=partition.num_clients,
-            end_to_end=self._end_to_end,
+            end_to_end=end_to_end,
         )
         depot.admit_job(name, self._gate)
-        stages = 1 if self._end_to_end else self.client.shape.stages
+        stages = 1 if end_to_end else self.client.shape.stages
         self.answers.limit(question_limits(config, stages=stages, most_rounds=most_rounds))
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
@@ -225,18 +227,13 @@ class AgentJob:
         ticket = request.ticket
         if (ticket.stage, ticket.weights_digest) not in self._sent:
             # An earlier process published; whether that outlived its end is not known.
-            self.client.send_again(ticket)
+            self.client.crossing.send_again(ticket)
             self._sent.add((ticket.stage, ticket.weights_digest))
         answer = self.client.ask(replace(request, wait_s=0.0))
         self.book.write()
         return answer
 
     # ---- rounds that exchange -----------------------------------------------------------------
-
-    @property
-    def exchanges_in_rounds(self) -> bool:
-        """Whether its rounds and evaluations exchange."""
-        return self._end_to_end and self.config.traits.exchanges_in_rounds
 
     def train_runner(self, request: TrainRequest) -> RoundRunner[TrainAnswer]:
         """Begin a round."""
@@ -273,7 +270,7 @@ class AgentJob:
         row_bytes = width * (8 if self.config.dtype == "float64" else 4)
         return {
             peer.peer: (1, peer.receive.count * row_bytes)
-            for peer in self.client.plan.peers
+            for peer in self.client.crossing.plan.peers
             if not self.book.has_block(self.stage, peer.peer, "in")
         }
 
@@ -292,7 +289,7 @@ class AgentJob:
             times=self.config.stage_rounds[-1] if self.config.algorithm == "standard" else 0,
             unadded=self._why_unadded(),
         )
-        self.client.use_datagrams(port)
+        self.client.crossing.mailbox.datagrams = port
         return port
 
     def _enter_block(self, stage: int, peer: int, traffic: Traffic, way: str) -> None:
@@ -302,7 +299,7 @@ class AgentJob:
 
     def _why_unadded(self) -> str:
         """Return why no vector is added to another on arrival, and what to do; or nothing."""
-        plan, config = self.client.plan, self.config
+        plan, config = self.client.crossing.plan, self.config
         if self.exchanges_in_rounds and plan.num_added_back:
             return ""
         if config.missing_peers != "wait":

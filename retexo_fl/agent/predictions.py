@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from retexo_fl.client.api import PredictedRequest, PredictRequest
-from retexo_fl.client.prediction_files import check_written_form, predictions_name, set_folder
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
+from retexo_fl.methods.predict.files import check_written_form, predictions_name, set_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

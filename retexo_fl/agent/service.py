@@ -255,7 +255,7 @@ class AgentService:
         So do notices and grants, without which a peer waits for what it has sent to be taken.
         """
         deadline = time.monotonic() + job.config.message_timeout_s
-        peers = [plan.peer for plan in job.client.plan.peers]
+        peers = [plan.peer for plan in job.client.crossing.plan.peers]
         while untaken := [
             *job.untaken(runner),
             *(

@@ -179,9 +179,9 @@ def _part_of(graph: object | None, values: Values, model: TrainedModel) -> Graph
 def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> Inference:
     """Check everything that can be known before a client is asked."""
     from retexo_fl.client.edge_fit import check_edges, note_unused_edges
-    from retexo_fl.client.prediction_files import check_keys
     from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.graph.labels import check_task
+    from retexo_fl.methods.predict.files import check_keys
 
     values, form = asked.values, asked.form
     if values.get("engine") == "deployment":
@@ -320,7 +320,7 @@ def predict_for(
     **how: Unpack[How],
 ) -> Predictions:
     """Predict for a caller in Python; see :meth:`retexo_fl.Run.predict`."""
-    from retexo_fl.client.prediction_files import check_form, predictions_name
+    from retexo_fl.methods.predict.files import check_form, predictions_name
 
     keys, source = with_frames(dict(keys), source)
     values = values_of(keys)

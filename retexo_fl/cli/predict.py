@@ -225,7 +225,7 @@ def _predict_in_place(
 
 
 def _form(form: str, spreadsheet_safe: bool) -> str:
-    from retexo_fl.client.prediction_files import SPREADSHEET_CSV, check_form
+    from retexo_fl.methods.predict.files import SPREADSHEET_CSV, check_form
 
     check_form(form)
     if not spreadsheet_safe:
@@ -236,7 +236,7 @@ def _form(form: str, spreadsheet_safe: bool) -> str:
 
 
 def _ending(form: str) -> str:
-    from retexo_fl.client.prediction_files import predictions_name
+    from retexo_fl.methods.predict.files import predictions_name
 
     return Path(predictions_name(0, form)).suffix
 
@@ -297,7 +297,7 @@ def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
 def _options(
     values: Values, out: Path | None, form: str, *, allow_plugins: bool, overwrite: bool
 ) -> list[str]:
-    from retexo_fl.client.prediction_files import SPREADSHEET_CSV
+    from retexo_fl.methods.predict.files import SPREADSHEET_CSV
 
     words = [] if out is None else ["--out", str(out)]
     if form == SPREADSHEET_CSV:

@@ -39,7 +39,8 @@ from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.plugins import is_plugin
 from retexo_fl.training.judging import report_length
 from retexo_fl.training.label_facts import label_sums_length, label_words
-from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.metrics import Metric, make_metric
+from retexo_fl.training.selection import Score
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 #: Of sums of losses, of squares, and of metrics that do not count.
@@ -297,3 +298,9 @@ def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
         report=Sums.of(tally.report_sums),
         own=own,
     )
+
+
+def own_figure(tally: Tally, config: RunConfig, metric: Metric | None) -> tuple[float, ...]:
+    """Return what a metric makes of one client's own nodes; nothing where that is undefined."""
+    value = Score.of(tally, metric, counts_right=config.task != REGRESSION).value
+    return () if value is None else (value,)

@@ -27,8 +27,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.device_names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
-from retexo_fl.methods.clients import client_class
-from retexo_fl.updates import UpdateCodec
+from retexo_fl.methods.clients import check_by_message, client_class
 
 #: Set by the command line to a folder that it removes when the run is over.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
@@ -45,9 +44,9 @@ _PREPARATION_TIMEOUT_S: Final = 1800.0
 class InProcessClients:
     """All clients of a job in one process, their mailboxes in its memory.
 
-    ``predictions`` is where they write what they predict, ``channel`` how their blocks travel,
-    ``codec`` how updates and weights do, if not as configured. Rows that cross are kept in
-    ``folder``, if there is one, and not in memory; it is removed when the clients are closed.
+    ``predictions`` is where they write what they predict, ``channel`` how their blocks travel. Rows
+    that cross are kept in ``folder``, if there is one, and not in memory; it is removed when the
+    clients are closed.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class InProcessClients:
         *,
         predictions: Path | None = None,
         channel: Channel | None = None,
-        codec: UpdateCodec | None = None,
         folder: Path | None = None,
     ) -> None:
         self._parts = parts
@@ -65,7 +63,6 @@ class InProcessClients:
         if folder is not None:
             # Of an attempt that was killed; what a power cut left of it is not to be believed.
             shutil.rmtree(folder, ignore_errors=True)
-        self._codec = codec
         self._config = config
         self._predictions = predictions
         self._channel: Channel = MemoryChannel() if channel is None else channel
@@ -76,8 +73,8 @@ class InProcessClients:
         """Return a client of a job, making it at its first message."""
         key = (job, client)
         if key not in self._clients:
-            end_to_end = self._config.traits.end_to_end and self._predictions is None
-            self._clients[key] = client_class(self._config, end_to_end=end_to_end)(
+            predicts = self._predictions is not None
+            self._clients[key] = client_class(self._config, predicts=predicts)(
                 self._parts[client],
                 self._config,
                 job=job,
@@ -86,9 +83,8 @@ class InProcessClients:
                 predictions=self._predictions,
             )
             if self._folder is not None:
-                self._clients[key].read_at_once()
-            if self._codec is not None:
-                self._clients[key].use_codec(self._codec)
+                # Vectors become what a stage trains on at once: memory has those of one client.
+                self._clients[key].crossing.mailbox.reads_once = True
         return self._clients[key]
 
     def close(self) -> None:
@@ -144,11 +140,8 @@ class WorkerClients:
         self, config: RunConfig, job: str, client: int, scratch: Path
     ) -> tuple[GraphClient, float]:
         """Make a client; return it with about how many bytes it keeps between messages."""
-        if config.traits.exchanges_in_rounds and self._predictions is None:
-            raise ConfigurationError(
-                f"algorithm: clients of {config.algorithm} exchange in every round, which Flower's "
-                "simulation does not support; expected lazy, drop or central, or engine inline"
-            )
+        predicts = self._predictions is not None
+        check_by_message(config, predicts=predicts)
         parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
         channel = SpoolChannel(scratch / "spool")
         store = FolderStore(scratch / "clients" / job / str(client))
@@ -158,9 +151,8 @@ class WorkerClients:
             store.forget()
             _leave(scratch, job, client)
 
-        end_to_end = config.traits.end_to_end and self._predictions is None
         part = open_partition(parts / f"part-{client}")
-        made = client_class(config, end_to_end=end_to_end)(
+        made = client_class(config, predicts=predicts)(
             part,
             config,
             job=job,

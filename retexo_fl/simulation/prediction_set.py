@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from retexo_fl.client.prediction_files import FORMS, predictions_name
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.file_lock import locked_folder
 from retexo_fl.files import write_whole
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
+from retexo_fl.methods.predict.files import FORMS, predictions_name
 
 SUMMARY_NAME: Final = "predictions.json"
 #: Raised when the meaning of the summary changes.

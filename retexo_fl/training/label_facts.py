@@ -7,6 +7,8 @@ question that needs the loss.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
@@ -14,8 +16,10 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.config import RunConfig
+from retexo_fl.errors import LocalProtocolError
 from retexo_fl.graph.labels import MULTI_LABEL, REGRESSION
 from retexo_fl.graph.recipes.moments import Moments
+from retexo_fl.units import counted
 
 #: Classes that a sentence names.
 _MOST_NAMED: Final = 10
@@ -106,6 +110,25 @@ def facts_of(config: RunConfig, sums: np.ndarray, nodes: int) -> tuple[float, ..
 def facts_length(config: RunConfig, outputs: int) -> int:
     """Return how many numbers :func:`facts_of` has."""
     return 2 if config.task == REGRESSION else min(label_sums_length(config, outputs), outputs)
+
+
+def check_facts(facts: Sequence[float], config: RunConfig, outputs: int) -> None:
+    """Refuse what cannot be :func:`facts_of` a run with so many outputs.
+
+    Raises:
+        LocalProtocolError: It is of another length, or has a number that no loss can have.
+    """
+    expected = facts_length(config, outputs)
+    # A mean may be negative; a scale, and weights, not.
+    least = [-math.inf, sys.float_info.min] if config.task == REGRESSION else [0.0] * expected
+    if len(facts) != expected or any(
+        not (math.isfinite(fact) and fact >= bound)
+        for fact, bound in zip(facts, least, strict=True)
+    ):
+        raise LocalProtocolError(
+            f"label-facts has {counted(len(facts), 'number')}; expected {expected} finite ones "
+            "that can be weights, or mean and scale of labels"
+        )
 
 
 def uses_of(counts: Mapping[str, int]) -> int:

@@ -265,7 +265,7 @@ def rows_that_are_not_zero(server: Adversary, request: PublishRequest, client: i
     copy.publish(request)
     rows = stores[client].rows(ticket.stage, ticket.weights_digest)
     assert rows is not None
-    return sum(int(np.count_nonzero(peer.send.gather(rows))) for peer in copy.plan.peers)
+    return sum(int(np.count_nonzero(peer.send.gather(rows))) for peer in copy.crossing.plan.peers)
 
 
 def update_in_the_clear(

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from retexo_fl.client.api import TrainAnswer, TrainRequest
-from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.sealing import Sealing
 from retexo_fl.config import make_config
 from retexo_fl.errors import CheckpointError, LocalProtocolError
 from tests.support.agent_ends import ROUND, Ends
@@ -53,7 +53,7 @@ def test_a_kill_between_writing_and_answering_lets_nobody_ask_otherwise(
         raise Killed
 
     if at == "before it is computed":
-        where: tuple[Any, str] = (GraphClient, "_computed")
+        where: tuple[Any, str] = (Sealing, "computed")
     else:
         where = (end.jobs[0], "end")
     with monkeypatch.context() as patch:
@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_not_answered(
 ) -> None:
     end = begin(tmp_path)
     asyncio.run(end.exchange())
-    fsync, computed = os.fsync, GraphClient._computed
+    fsync, computed = os.fsync, Sealing.computed
     runs: list[str] = []
 
     def full(descriptor: int) -> None:
@@ -86,11 +86,11 @@ def test_what_cannot_be_written_is_not_answered(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
 
-    def run(self: GraphClient, compute: Any) -> Any:
+    def run(self: Sealing, compute: Any) -> Any:
         runs.append("computed")
         return computed(self, compute)
 
-    monkeypatch.setattr(GraphClient, "_computed", run)
+    monkeypatch.setattr(Sealing, "computed", run)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         for fill in (0, 1):

@@ -13,7 +13,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from retexo_fl.client import api
-from retexo_fl.client.client import GraphClient
+from retexo_fl.client.weights import ClientWeights
 from retexo_fl.config import make_config
 from retexo_fl.errors import (
     ConfigurationError,
@@ -291,14 +291,14 @@ def test_a_round_that_is_asked_twice_tells_what_it_moved_twice(
     """One client lost the weights that a message changes; its peers had its rows of others."""
     keys = {**MASKED, **WAYS["standard"], "weight_bits": 8, "update_bits": 8, "rounds": 3}
     once = ledger_of(train(tmp_path / "once", **keys))
-    held, calls = GraphClient._held, [0]
+    held, calls = ClientWeights.held, [0]
 
-    def forgotten(self: GraphClient, *named: Any) -> Any:
-        calls[0] += self.plan.client == 1
+    def forgotten(self: ClientWeights, *named: Any) -> Any:
+        calls[0] += self._client == 1
         # Of the third round: then the stage's first weights give other rows.
-        return None if calls[0] == 3 and self.plan.client == 1 else held(self, *named)
+        return None if calls[0] == 3 and self._client == 1 else held(self, *named)
 
-    monkeypatch.setattr(GraphClient, "_held", forgotten)
+    monkeypatch.setattr(ClientWeights, "held", forgotten)
     twice = ledger_of(train(tmp_path / "twice", **keys))
     assert calls[0] > 3
     messages = [ledger.sum(kind="boundary", purpose="train").messages for ledger in (once, twice)]

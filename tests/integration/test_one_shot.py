@@ -158,7 +158,7 @@ def test_false_products_end_the_run_by_name(
 
     def lying(client: RidgeClient, request: GramRequest) -> Any:
         honest = answer(client, request)
-        return change(honest) if client.plan.client == 1 else honest
+        return change(honest) if client.crossing.plan.client == 1 else honest
 
     monkeypatch.setattr(RidgeClient, "gram", lying)
     with pytest.raises(error, match=f"client 1: .*{told}"):

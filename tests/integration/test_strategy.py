@@ -62,13 +62,16 @@ TRAININGS: list[dict[str, Any]] = [
 
 
 def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> InlineGrid:
-    parts = InProcessClients(make_parts(config), config, codec=codec).find
+    parts = InProcessClients(make_parts(config), config).find
     found = parts
     if config.traits.exchanges_in_rounds:
         found = InterleavedClients(parts, config.clients, codec=config.codec).find  # type: ignore[assignment]
 
     def find(context: Context, ticket: Ticket) -> ClientApi:
-        return found(ticket.job, client_index(context))
+        client = found(ticket.job, client_index(context))
+        if codec is not None:
+            client.weights.updates = codec
+        return client
 
     return InlineGrid(build_client_app(find), config.clients, config_values(config))
 

@@ -19,9 +19,9 @@ class LazyClient(BasisClient, RidgeClient, PredictingClient):
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         start = self._start(request, trainer.num_weights)
         if start is None:
-            return self._lacking(LACKING_TRAIN)
+            return self._sealing.lacking(LACKING_TRAIN)
         weights, correction = start
-        update = self._computed(
+        update = self._sealing.computed(
             lambda: trainer.update(
                 weights,
                 round_number=request.ticket.round,
@@ -38,8 +38,8 @@ class LazyClient(BasisClient, RidgeClient, PredictingClient):
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         weights = self._weights(request, trainer.num_weights)
         if weights is None:
-            return self._lacking(LACKING_EVALUATE)
-        tally = self._computed(lambda: trainer.evaluate(weights, request.nodes))
+            return self._sealing.lacking(LACKING_EVALUATE)
+        tally = self._sealing.computed(lambda: trainer.evaluate(weights, request.nodes))
         answer = self._judged(request, tally, weights)
         if request.last:
             self._forget()

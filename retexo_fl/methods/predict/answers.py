@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from retexo_fl.client.api import PredictAnswer, PredictRequest
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.prediction import count_right_nodes, predict_nodes
-from retexo_fl.client.prediction_files import (
+from retexo_fl.errors import LocalProtocolError
+from retexo_fl.methods.predict.files import (
     Table,
     check_folder,
     check_written,
@@ -15,7 +15,7 @@ from retexo_fl.client.prediction_files import (
     set_folder,
     write_predictions,
 )
-from retexo_fl.errors import LocalProtocolError
+from retexo_fl.methods.predict.tables import count_right_nodes, predict_nodes
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.recipe import Recipe
 
@@ -27,8 +27,8 @@ class PredictingClient(GraphClient):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit_to_sum(request.ticket)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
-        self._check_weights(request.ticket, request.weights, trainer.num_weights)
-        if self._predictions is None or request.ticket.stage != self._shape.stages - 1:
+        self.weights.check(request.ticket, request.weights, trainer.num_weights)
+        if self._predictions is None or request.ticket.stage != self.shape.stages - 1:
             raise LocalProtocolError(
                 f"stage {request.ticket.stage}: got a request for predictions; expected the last "
                 "stage, and a folder to write them to"
@@ -39,11 +39,13 @@ class PredictingClient(GraphClient):
         # Before data is read: who has nothing to write must not be told apart.
         check_folder(folder)
         self._enter(request, request.weights)
-        found = self._computed(lambda: self._checked(self._predicted(trainer, request), request))
+        found = self._sealing.computed(
+            lambda: self._checked(self._predicted(trainer, request), request)
+        )
         predictions, answer = found or (None, None)
         if answer is not None and "nodes" not in self._uses:
             answer = replace(answer, nodes=0)
-        answer = self._answered(request, answer, request.weights)
+        answer = self._sealing.answered(request, answer, request.weights)
         if predictions is not None:
             write_predictions(folder, self._partition.client, predictions, request.form)
         if self._masks is None:

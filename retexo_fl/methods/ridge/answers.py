@@ -19,19 +19,19 @@ class RidgeClient(GraphClient):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         ticket = request.ticket
         self._admit_to_sum(ticket)
-        if not self._shape.passes_sums or ticket.stage != self._shape.layers - 1:
+        if not self.shape.passes_sums or ticket.stage != self.shape.layers - 1:
             raise LocalProtocolError(
                 f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
                 "last stage"
             )
-        inputs = self._stage_input(ticket.stage, ticket.weights_digest)
+        inputs = self.crossing.stage_input(ticket.stage, ticket.weights_digest)
         self._enter(request)
-        answer = self._computed(lambda: self._gram_sums(ticket.stage, inputs))
-        size = gram_values(self._shape.read_width, self._shape.classes)
-        return self._answered(request, answer, size=size)
+        answer = self._sealing.computed(lambda: self._gram_sums(ticket.stage, inputs))
+        size = gram_values(self.shape.read_width, self.shape.classes)
+        return self._sealing.answered(request, answer, size=size)
 
     def _gram_sums(self, stage: int, inputs: StageInput) -> GramAnswer:
         train = self._nodes.train
-        rows = read_rows(self._shape, stage, inputs)[train]
-        sums = gram_sums(rows, np.asarray(self._nodes.labels[train]), self._shape.classes)
+        rows = read_rows(self.shape, stage, inputs)[train]
+        sums = gram_sums(rows, np.asarray(self._nodes.labels[train]), self.shape.classes)
         return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))

@@ -18,12 +18,14 @@ from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
     PeerTraffic,
+    Request,
     Ticket,
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.client.client import Found, GraphClient
+from retexo_fl.client.client import GraphClient
 from retexo_fl.client.moved import Moved
+from retexo_fl.client.sealing import Found
 from retexo_fl.client.trainers import WholeTrainer
 from retexo_fl.training.boundary_sampling import BoundarySampling
 from retexo_fl.training.end_to_end import EndToEndPlan
@@ -47,7 +49,7 @@ class EndToEndClient(GraphClient):
         counts, sampling = super()._told_counts(), self._sampling
         if sampling is None:
             return counts
-        drawn = sum(sampling.size(peer.receive.count) for peer in self._plan.peers)
+        drawn = sum(sampling.size(peer.receive.count) for peer in self.crossing.plan.peers)
         return replace(counts, vectors_drawn=drawn)
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
@@ -65,7 +67,7 @@ class EndToEndClient(GraphClient):
         known, correction = (None, None) if start is None else start
         weights = self._computed_with(known, request.ticket)
         if weights is None:
-            return self._lacking(LACKING_TRAIN)
+            return self._sealing.lacking(LACKING_TRAIN)
         update = yield from self._carried_out(
             lambda: trainer.update_steps(
                 weights,
@@ -75,7 +77,7 @@ class EndToEndClient(GraphClient):
             )
         )
         if known is None:
-            return self._lacking(LACKING_TRAIN)
+            return self._sealing.lacking(LACKING_TRAIN)
         return self._train_answer(request, update, weights)
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
@@ -84,17 +86,17 @@ class EndToEndClient(GraphClient):
         known = self._weights(request, trainer.num_weights)
         weights = self._computed_with(known, request.ticket)
         if weights is None:
-            return self._lacking(LACKING_EVALUATE)
+            return self._sealing.lacking(LACKING_EVALUATE)
         tally = yield from self._carried_out(lambda: trainer.tally_steps(weights, request.nodes))
         if known is None:
-            return self._lacking(LACKING_EVALUATE)
+            return self._sealing.lacking(LACKING_EVALUATE)
         return self._judged(request, tally, weights)
 
     def _carried_out(self, begin: Callable[[], Steps[Found]]) -> Steps[Found | None]:
-        """Carry out steps; as :meth:`_computed` does where no peer waits for the rest of them."""
-        if not self._exchanges_in_rounds:
-            return self._computed(lambda: run_alone(begin()))
-        with self._sealed():
+        """Carry out steps; as :meth:`.Sealing.computed` does where no peer waits for them."""
+        if not self._config.traits.exchanges_in_rounds:
+            return self._sealing.computed(lambda: run_alone(begin()))
+        with self._sealing.sealed():
             return (yield from begin())
 
     def finished(
@@ -112,7 +114,7 @@ class EndToEndClient(GraphClient):
             else:
                 training = moved.get("train", PeerTraffic())
                 told = replace(told, training_traffic=training, validation_traffic=validating)
-        elif self._exchanges_in_rounds:
+        elif self._config.traits.exchanges_in_rounds:
             again = self._is_again(request)
             hidden = self._masks.hide_moved(request, Moved(by_purpose=moved), again=again)
             told = replace(told, moved=hidden)
@@ -120,20 +122,27 @@ class EndToEndClient(GraphClient):
             self._forget()
         return cast("AnyAnswer", told)
 
+    def _is_again(self, request: Request[Any]) -> bool:
+        return (
+            self._config.traits.exchanges_in_rounds
+            and self.weights.updates.sends_changes
+            and isinstance(request, TrainRequest | EvaluateRequest)
+            and not self.weights.updates.changed(request.weights)
+        )
+
     def _computed_with(self, known: np.ndarray | None, ticket: Ticket) -> np.ndarray | None:
         """Return the weights that a message is computed with; None if nothing needs to be.
 
         Peers wait for the vectors of a client that lacks the weights, too. It sends some, of the
         weights that the stage starts from, and the server asks everybody again.
         """
-        if known is None and self._exchanges_in_rounds:
-            return self._first_weights(ticket.stage, ticket.weights_digest)
+        if known is None and self._config.traits.exchanges_in_rounds:
+            return self.weights.first(ticket.stage, ticket.weights_digest)
         return known
 
     def _admitted(self, request: TrainRequest | EvaluateRequest) -> WholeTrainer:
         # Peers wait for the rows of a client that has no keys, too: it says so when all are sent.
-        in_rounds = self._exchanges_in_rounds
-        self._admit_to_sum(request.ticket, without_keys=in_rounds)
+        self._admit_to_sum(request.ticket, without_keys=self._config.traits.exchanges_in_rounds)
         self._follow_labels(request)
         if self._whole is None:
             self._whole = self._make_trainer(request.ticket.weights_digest)
@@ -156,10 +165,10 @@ class EndToEndClient(GraphClient):
 
     def _make_trainer(self, digest: bytes) -> WholeTrainer:
         config = self._config
-        inputs = self._stage_input(0, digest)
-        self._mailbox.drop_decoded()
+        inputs = self.crossing.stage_input(0, digest)
+        self.crossing.mailbox.drop_decoded()
         plan = EndToEndPlan(
-            boundary=self._plan,
+            boundary=self.crossing.plan,
             seed=config.seed,
             recipe=self._made.recipe,
             sampling=self._sampling,

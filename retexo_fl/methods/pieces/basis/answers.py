@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from retexo_fl.client.api import BasisAnswer, BasisRequest
+from retexo_fl.client.api import BasisAnswer, BasisRequest, Ticket
 from retexo_fl.client.client import GraphClient
+from retexo_fl.client.stage_rows import summed_rows
 from retexo_fl.errors import LocalProtocolError
+from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.training.basis import (
     Basis,
@@ -17,42 +19,61 @@ from retexo_fl.training.basis import (
     label_products,
     square_sums,
 )
+from retexo_fl.training.label_facts import check_facts
+from retexo_fl.training.layer_trainer import StageTrainer
 
 
 class BasisClient(GraphClient):
     """A client that adds up what a basis needs, block by block."""
 
+    #: What a basis of sums is of, while it is made.
+    _sums: Features | None = None
+
     def basis(self, request: BasisRequest) -> BasisAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit_to_sum(request.ticket)
-        if not self._shape.has_basis:
+        if not self.shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
         facts: tuple[float, ...] = ()
         if self._config.task == REGRESSION:
-            facts = self._checked_facts(request.label_facts)
+            facts = request.label_facts
+            check_facts(facts, self._config, self.shape.classes)
         known, columns = None, 1
         if request.weights is not None:
-            known = self._basis_form.decode(request.weights)
-            columns = known.directions.shape[1] or self._shape.classes
-            if columns > self._shape.classes:
+            known = self.crossing.basis_form.decode(request.weights)
+            columns = known.directions.shape[1] or self.shape.classes
+            if columns > self.shape.classes:
                 raise LocalProtocolError(
-                    f"a block has {columns} directions; expected at most {self._shape.classes}, "
+                    f"a block has {columns} directions; expected at most {self.shape.classes}, "
                     "the classes"
                 )
         self._enter(request, request.weights)
-        found = self._computed(lambda: self._basis_sums(request, known, facts))
+        found = self._sealing.computed(lambda: self._basis_sums(request, known, facts))
         if self._masks is not None:
-            size = self._shape.features * columns
-            return self._answered(request, found, request.weights, size)
+            size = self.shape.features * columns
+            return self._sealing.answered(request, found, request.weights, size)
         assert found is not None
         key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
-        return replace(found, sums=self._basis_form.encode_sums(found.sums, key))
+        return replace(found, sums=self.crossing.basis_form.encode_sums(found.sums, key))
+
+    def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:
+        self._sums = None
+        return super()._new_trainer(stage, digest)
+
+    def _basis_rows(self, ticket: Ticket) -> Features:
+        """Return the (N, F) rows that a basis is of."""
+        if not self.shape.basis_of_sums:
+            return self.crossing.features()
+        if self._sums is None:
+            crossed = self.crossing.crossed(0, ticket.weights_digest)
+            self._sums = summed_rows(self.shape, crossed)
+        return self._sums
 
     def _basis_sums(
         self, request: BasisRequest, known: Basis | None, facts: tuple[float, ...]
     ) -> BasisAnswer:
         """Return sums over train nodes alone: how many those are at least, its owner decides."""
-        train, classes = self._nodes.train, self._shape.classes
+        train, classes = self._nodes.train, self.shape.classes
         rows = self._basis_rows(request.ticket)[train]
         labels = np.asarray(self._nodes.labels[train])
         if facts:

@@ -13,8 +13,7 @@ from retexo_fl.client.api import (
     PublishRequest,
     Ticket,
 )
-from retexo_fl.client.prediction import MOST_SUGGESTED, predict_links
-from retexo_fl.client.prediction_files import LinkPredictions
+from retexo_fl.client.crossing import Crossing, Embed
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
@@ -22,11 +21,43 @@ from retexo_fl.exchange import Vectors
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.plan.stage_edges import StageEdges
 from retexo_fl.methods.lazy.answers import LazyClient
+from retexo_fl.methods.predict.files import LinkPredictions
+from retexo_fl.methods.predict.tables import MOST_SUGGESTED, predict_links
 from retexo_fl.training.label_facts import uses_of
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
 from retexo_fl.training.link_trainer import LinkTrainer, group_size
 from retexo_fl.training.stage_model import num_weights
+
+
+class LinkCrossing(Crossing):
+    """What crosses where stages are trained on pairs of nodes: what the layer before them reads."""
+
+    def read(self, part: GraphPartition) -> None:
+        """Have layers read the edges of a part alone: those that are trained on."""
+        self._partition = part
+        self.plan = replace(self.plan, edges=StageEdges.of_rows(part))
+
+    def _made_rows(self, request: PublishRequest, embed: Embed) -> Vectors:
+        del embed
+        ticket, weights = request.ticket, request.weights
+        layer = ticket.stage - 1
+        if weights is None:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the message has no weights; expected those of stage "
+                f"{layer}, by which its rows are computed"
+            )
+        expected = num_weights(self._shape, layer - 1) if layer else 0
+        self._weights.check(ticket, weights, expected)
+        inputs = self.crossed(layer, request.previous_digest)
+        if layer:
+            inputs = with_layer_outputs(self._shape, layer, weights, inputs)
+        return self._put(ticket, layer_inputs(self._shape, layer, inputs))
+
+    def _can_be_read(self, ticket: Ticket) -> bool:
+        """Return True: rows that crossed are trained on as they are."""
+        del ticket
+        return True
 
 
 class LinkClient(LazyClient):
@@ -37,6 +68,8 @@ class LinkClient(LazyClient):
     before stage m those rows cross that layer m - 1 reads, which stage m trains.
     """
 
+    crossing_class = LinkCrossing
+
     def __init__(self, partition: GraphPartition, config: RunConfig, **kept: Any) -> None:
         super().__init__(partition, config, **kept)
         if self._predictions is None:
@@ -45,7 +78,8 @@ class LinkClient(LazyClient):
             split = LinkSplit.whole(self._partition)
         self._links: LinkSplit = split
         self._partition = split.part
-        self._plan = replace(self._plan, edges=StageEdges.of_rows(split.part))
+        assert isinstance(self.crossing, LinkCrossing)
+        self.crossing.read(split.part)
 
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`.
@@ -86,26 +120,6 @@ class LinkClient(LazyClient):
         pairs = self._links.pairs
         return {use: len(pairs[use]) * group_size(self._config, use) for use in USES}
 
-    def _made_rows(self, request: PublishRequest) -> Vectors:
-        ticket, weights = request.ticket, request.weights
-        layer = ticket.stage - 1
-        if weights is None:
-            raise LocalProtocolError(
-                f"stage {ticket.stage}: the message has no weights; expected those of stage "
-                f"{layer}, by which its rows are computed"
-            )
-        expected = num_weights(self._shape, layer - 1) if layer else 0
-        self._check_weights(ticket, weights, expected)
-        inputs = self._crossed(layer, request.previous_digest)
-        if layer:
-            inputs = with_layer_outputs(self._shape, layer, weights, inputs)
-        return self._kept(ticket, layer_inputs(self._shape, layer, inputs))
-
-    def _can_be_read(self, ticket: Ticket) -> bool:
-        """Return True: rows that crossed are trained on as they are."""
-        del ticket
-        return True
-
     def _new_trainer(self, stage: int, digest: bytes) -> LinkTrainer:
         if not stage:
             raise LocalProtocolError(
@@ -113,9 +127,9 @@ class LinkClient(LazyClient):
             )
         config = self._config
         return LinkTrainer(
-            self._shape,
+            self.shape,
             stage,
-            self._crossed(stage, digest),
+            self.crossing.crossed(stage, digest),
             self._links.only(self._uses),
             seed=config.seed,
             recipe=self._made.recipe,

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from retexo_fl.client import prediction_files
-from retexo_fl.client.prediction_files import (
+from retexo_fl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    LocalProtocolError,
+    PartitionError,
+)
+from retexo_fl.methods.predict import files
+from retexo_fl.methods.predict.files import (
     FORMS,
     SPREADSHEET_CSV,
     Predictions,
@@ -21,12 +27,6 @@ from retexo_fl.client.prediction_files import (
     check_written,
     predictions_name,
     write_predictions,
-)
-from retexo_fl.errors import (
-    CheckpointError,
-    ConfigurationError,
-    LocalProtocolError,
-    PartitionError,
 )
 
 KEYS = np.array(["plain", 'q"uo,te', "two\nlines", "cr\rhere", " blank ", "zoé", "1"], dtype=object)
@@ -58,7 +58,7 @@ def test_csv_reads_back_to_the_same_bits(tmp_path: Path, dtype: str) -> None:
 def test_files_do_not_depend_on_how_rows_are_grouped_or_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, rows: int
 ) -> None:
-    monkeypatch.setattr(prediction_files, "_ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(files, "_ROWS_AT_ONCE", 10)
     given = predictions(rows=rows)
     contents = []
     for folder in (tmp_path / "one", tmp_path / "two"):

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from retexo_fl.client.api import PredictAnswer, Sums
-from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.graph import GraphPartition
+from retexo_fl.methods.predict.tables import count_right_nodes, predict_nodes
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.recipe import Recipe
 

@@ -1,0 +1,353 @@
+"""What crosses before each stage: a client's rows are made, kept and sent, its peers' are received.
+
+Both are then what the stage's layer reads. Features cross before stage 0, or their coordinates in a
+basis; before a later stage cross the rows that the weights of the one before it make.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from retexo_fl.channels.base import Channel
+from retexo_fl.client.answers import LACKING_PUBLISH
+from retexo_fl.client.api import (
+    CollectAnswer,
+    CollectRequest,
+    PeerTraffic,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    Traffic,
+    chain_digest,
+)
+from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.masks import ClientMasks
+from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
+from retexo_fl.client.stage_input import stage_input
+from retexo_fl.client.stage_rows import (
+    layer_inputs,
+    read_rows,
+    with_coordinates,
+    with_layer_outputs,
+)
+from retexo_fl.client.weights import ClientWeights
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, SecureAggregationRefused
+from retexo_fl.exchange import Vectors, row_codec
+from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.graph.features import Features
+from retexo_fl.layers.base import StageInput
+from retexo_fl.training.basis import BasisForm
+from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.sent_rows import parted_rows, sent_rows
+from retexo_fl.training.stage_model import num_weights
+
+#: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
+MAX_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.05
+#: Rows that are sent under masks stay below; no codec refuses them.
+_MOST_ROW: Final = 2.0**60
+
+#: Returns the (N, H) rows that the layer of the stage of this index and digest makes with weights.
+Embed: TypeAlias = Callable[[int, bytes, np.ndarray], np.ndarray]
+
+
+class Crossing:
+    """What one client of one job exchanges with its peers before stages.
+
+    Args:
+        partition: The client's part, as its layers read it.
+        config: Of the run.
+        job: Name of the job.
+        channel: Carries blocks.
+        weights: Of the client, with its store.
+        masks: None where sums are not masked.
+
+    Attributes:
+        plan: What it and its peers send each other in an exchange.
+        mailbox: Sends and receives.
+        count: Tells what an attempt has moved before a stage by an account that outlives the
+            process, where there is one.
+    """
+
+    def __init__(
+        self,
+        partition: GraphPartition,
+        config: RunConfig,
+        *,
+        job: str,
+        channel: Channel,
+        weights: ClientWeights,
+        masks: ClientMasks | None,
+    ) -> None:
+        self._partition = partition
+        self._config = config
+        self._job = job
+        self._weights = weights
+        self._shape, self._store = weights.shape, weights.store
+        self._masks = masks
+        self.plan = BoundaryPlan.from_partition(partition, effective_plan(config))
+        codec = row_codec(config.codec, config.row_bits)
+        self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=codec)
+        self.count: Callable[[Ticket], PeerTraffic] | None = None
+        self._moved = ExchangeAccount(self._store)
+
+    # ---- rows are made and sent -----------------------------------------------------------------
+
+    def publish(self, request: PublishRequest, embed: Embed) -> PublishAnswer:
+        """Make the rows of a stage, unless that was done, and send every peer its vectors.
+
+        Raises:
+            LocalProtocolError: The request names other weights than it has, or they fit no model.
+        """
+        ticket = request.ticket
+        rows = self.rows(ticket.stage, ticket.weights_digest)
+        if rows is None or not self._can_be_read(ticket):
+            weights = self._selected(request)
+            if weights is None and request.weights is not None:
+                return LACKING_PUBLISH
+            before = request.previous_digest if ticket.stage else self._begin()
+            self._check_digest(ticket, chain_digest(before, weights))
+            rows = self._made_rows(replace(request, weights=weights), embed)
+        elif self._masks is not None and not (ticket.stage or self._shape.has_basis):
+            self._check_digest(ticket, self.first_digest())
+        traffic = self._send(ticket, rows)
+        if self._masks is not None:
+            self._note(ticket, PeerTraffic(sent=traffic))
+            return PublishAnswer()
+        traffic = traffic if self.count is None else self.count(ticket).sent
+        bound = self.mailbox.error_bound
+        return PublishAnswer(vectors=self.plan.num_send, traffic=traffic, error_bound=bound)
+
+    def send_again(self, ticket: Ticket) -> None:
+        """Hand over the vectors of an exchange once more, if they were made.
+
+        A power cut may have taken what was published; what is in the outbox, or was delivered, is
+        not sent twice.
+        """
+        rows = self.rows(ticket.stage, ticket.weights_digest)
+        if rows is not None:
+            self._send(ticket, rows)
+
+    def first_digest(self) -> bytes:
+        """Return the 32 bytes that name rows which no weights have made: the features.
+
+        Raises:
+            AgreementError: As :meth:`.RosterSigner.agreement`.
+        """
+        return chain_digest(self._begin(), None)
+
+    def _begin(self) -> bytes:
+        return b"" if self._masks is None else self._masks.rows()
+
+    def _check_digest(self, ticket: Ticket, expected: bytes) -> None:
+        if ticket.weights_digest != expected:
+            masked = "" if self._masks is None else ", or this client's configuration or agreement"
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the digest of the weights{masked} is not the one in the "
+                "message"
+            )
+
+    def _can_be_read(self, ticket: Ticket) -> bool:
+        """Return whether nothing else is needed to make the input of a stage of its rows."""
+        stage, digest = ticket.stage, ticket.weights_digest
+        needs = self._shape.crosses_as_inputs(stage) or (
+            self._maps_sums(stage) and digest != self.first_digest()
+        )
+        return not needs or self._store.weights(stage, digest) is not None
+
+    def _selected(self, request: PublishRequest) -> np.ndarray | None:
+        """Return the weights of a request, or the basis; None if it names weights not held."""
+        weights, stage = request.weights, request.ticket.stage
+        if not stage:
+            return weights
+        return self._weights.named(weights, stage - 1, request.previous_digest)
+
+    def _made_rows(self, request: PublishRequest, embed: Embed) -> Vectors:
+        """Make the rows that cross before a stage with the weights of the request; keep both."""
+        ticket, weights = request.ticket, request.weights
+        if weights is None:
+            made_by = f"those of stage {ticket.stage - 1}" if ticket.stage else "the basis"
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the message has no weights; expected {made_by}, whose rows "
+                "are not computed yet"
+            )
+        if not ticket.stage:
+            basis = self.basis_form.decode(weights)
+            if basis.directions.shape[1] != self._shape.inputs:
+                raise LocalProtocolError(
+                    f"a basis has {basis.directions.shape[1]} directions; expected "
+                    f"{self._shape.inputs}"
+                )
+            if self._shape.basis_of_sums:
+                self._store.put_weights(0, ticket.weights_digest, self._plain_basis.encode(basis))
+                return self.features()
+            return self._put(ticket, basis.coordinates(self.features()))
+        stage, before = ticket.stage - 1, request.previous_digest
+        if self._shape.passes_sums:
+            rows = read_rows(self._shape, stage, self.stage_input(stage, before))
+            return self._put(ticket, rows)
+        if not self._shape.crosses_as_inputs(ticket.stage):
+            rows = embed(stage, before, weights)
+        else:
+            self._weights.check(ticket, weights, num_weights(self._shape, stage))
+            rows = layer_inputs(self._shape, stage, self.stage_input(stage, before))
+        if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
+            self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
+        return self._put(ticket, rows)
+
+    def _put(self, ticket: Ticket, rows: Vectors) -> Vectors:
+        if self._masks is not None:
+            rows = self._cut(ticket, rows)
+        self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
+        return rows
+
+    def _cut(self, ticket: Ticket, rows: Vectors) -> Vectors:
+        """Return rows that every codec takes: a refusal would tell whose are not."""
+        values = rows if isinstance(rows, np.ndarray) else rows.data
+        fit = np.abs(values) < _MOST_ROW
+        if fit.all():
+            return rows
+        self._moved.add(ticket, PeerTraffic(), cut=int(np.count_nonzero(~fit)))
+        fitting = np.where(fit, values, values.dtype.type(0))
+        if isinstance(rows, np.ndarray):
+            return fitting
+        return csr_array((fitting, rows.indices, rows.indptr), shape=rows.shape)
+
+    def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
+        if not self._shape.crosses_as_inputs(ticket.stage):
+            rows = sent_rows(self._config.model, self._partition.degrees, rows)
+        return self.mailbox.send(self._crossing(ticket), rows)
+
+    def _crossing(self, ticket: Ticket) -> Ticket:
+        """Name the exchange of a stage: features cross once, before their basis is known."""
+        if not self._maps_sums(ticket.stage):
+            return ticket
+        return replace(ticket, weights_digest=self.first_digest())
+
+    def _maps_sums(self, stage: int) -> bool:
+        return self._shape.basis_of_sums and not stage
+
+    # ---- peers' rows are received ---------------------------------------------------------------
+
+    def collect(self, request: CollectRequest) -> CollectAnswer:
+        """Say what has arrived, and close the exchange if that is all, or is to do.
+
+        Raises:
+            SecureAggregationRefused: It is to be closed without some, though sums are masked.
+        """
+        ticket = request.ticket
+        is_closed = self._store.missing_peers(ticket.stage, ticket.weights_digest) == ()
+        if self._masks is not None and is_closed and self._moved.is_told(ticket):
+            # As a cohort is asked again that has new keys: nothing has to be read for that.
+            return CollectAnswer(complete=True, moved=self._told_exchange(request, self._masks))
+        deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
+        width = self._shape.exchange_width(ticket.stage)
+        crossing = self._crossing(ticket)
+        traffic = self.mailbox.receive(crossing, width, self._config.dtype)
+        while self.mailbox.missing_peers() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            traffic += self.mailbox.receive(crossing, width, self._config.dtype)
+        missing = self.mailbox.missing_peers()
+        if missing and request.close and self._masks is not None:
+            raise SecureAggregationRefused(
+                f"stage {ticket.stage}: to train without vectors of some peers; expected all under "
+                "secure-aggregation masked, since the server could choose whose are missing"
+            )
+        if not missing or request.close:
+            self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+        if self._masks is not None:
+            self._note(ticket, PeerTraffic(received=traffic))
+            return CollectAnswer(
+                complete=not missing,
+                moved=None if missing else self._told_exchange(request, self._masks),
+            )
+        return CollectAnswer(
+            complete=not missing,
+            missing=sum(self.plan.peer(peer).receive.count for peer in missing),
+            missing_peers=len(missing),
+            traffic=traffic if self.count is None else self.count(ticket).received,
+        )
+
+    def _note(self, ticket: Ticket, moved: PeerTraffic) -> None:
+        if self.count is None and moved != PeerTraffic():
+            self._moved.add(ticket, moved)
+
+    def _told_exchange(self, request: CollectRequest, masks: ClientMasks) -> bytes | None:
+        """Return what a complete exchange moved, under masks."""
+        ticket, count = request.ticket, self.count
+        moved, cut = self._moved.told(ticket, None if count is None else count(ticket))
+        told = Moved(by_purpose={EXCHANGE: moved}, vectors=self.plan.num_send, cut=cut)
+        return masks.hide_moved(request, told)
+
+    # ---- both are read --------------------------------------------------------------------------
+
+    def stage_input(self, stage: int, digest: bytes) -> StageInput:
+        """Return what a stage's layer reads.
+
+        Raises:
+            ExchangeIncomplete: The exchange is not closed, or weights have not come.
+        """
+        crossed = self.crossed(stage, digest)
+        if not self.needs_weights(stage):
+            return crossed
+        weights = self._store.weights(stage, digest)
+        if weights is None:
+            raise ExchangeIncomplete(
+                f"client {self._partition.client}: the weights that make the rows of stage {stage} "
+                "have not come"
+            )
+        if stage:
+            return with_layer_outputs(self._shape, stage, weights, crossed)
+        return with_coordinates(self._plain_basis.decode(weights), crossed)
+
+    def needs_weights(self, stage: int) -> bool:
+        """Return whether a stage's input is made of what crossed by weights, or a basis."""
+        return self._maps_sums(stage) or self._shape.crosses_as_inputs(stage)
+
+    def crossed(self, stage: int, digest: bytes) -> StageInput:
+        """Return own rows and those of peers as they crossed before a stage.
+
+        Raises:
+            ExchangeIncomplete: The exchange is not closed.
+        """
+        rows = self.rows(stage, digest)
+        missing = self._store.missing_peers(stage, digest)
+        if rows is None or missing is None:
+            raise ExchangeIncomplete(
+                f"client {self._partition.client}: the exchange of stage {stage} is not closed"
+            )
+        ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
+        width = self._shape.exchange_width(stage)
+        self.mailbox.receive(self._crossing(ticket), width, self._config.dtype)
+        received = self.mailbox.vectors(width, self._config.dtype, closed_without=missing)
+        received, factors = parted_rows(self._config.model, received)
+        inputs = stage_input(self._partition, self.plan, rows, received, missing)
+        return replace(inputs, slot_factors=factors)
+
+    def rows(self, stage: int, digest: bytes) -> Vectors | None:
+        """Return own rows as they cross before a stage, or None where they are not made yet."""
+        if stage > 0 or (self._shape.has_basis and not self._shape.basis_of_sums):
+            return self._store.rows(stage, digest)
+        return self.features()
+
+    def features(self) -> Features:
+        """Return the (N, F) input features as they are trained on."""
+        features = normalise_features(self._partition.features, self._config.feature_normalisation)
+        return features.astype(self._config.dtype)
+
+    @property
+    def basis_form(self) -> BasisForm:
+        """How a basis of the features travels."""
+        config = self._config
+        return BasisForm(features=self._shape.features, dtype=config.dtype, bits=config.basis_bits)
+
+    @property
+    def _plain_basis(self) -> BasisForm:
+        return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)

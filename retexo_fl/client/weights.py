@@ -1,0 +1,117 @@
+"""The weights that a client computes with: those of a message, or held ones that it changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retexo_fl.client.api import EvaluateRequest, Ticket, TrainRequest
+from retexo_fl.client.store import ClientStore
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import LocalProtocolError
+from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.tally import LayerUpdate
+from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, weights_name
+
+
+class ClientWeights:
+    """Reads the weights of messages to one client of one job, and writes its updates.
+
+    Args:
+        config: Of the run.
+        shape: Sizes of the model.
+        store: Keeps what the client holds.
+        updates: How updates and weights travel.
+        client: Its index.
+
+    Attributes:
+        shape: Of the model.
+        store: Of the client.
+        updates: As the server has it.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        shape: ModelShape,
+        store: ClientStore,
+        updates: UpdateCodec,
+        *,
+        client: int,
+    ) -> None:
+        self._config = config
+        self._client = client
+        self.shape = shape
+        self.store = store
+        self.updates = updates
+
+    def of_request(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:
+        """Return the (size,) weights of a request; None if it changes those that are not held.
+
+        Raises:
+            LocalProtocolError: They are of another size or dtype.
+        """
+        ticket = request.ticket
+        held = None
+        if name := self.updates.changed(request.weights):
+            held = self.held(ticket.stage, ticket.weights_digest, name)
+            if held is None:
+                return None
+        weights = self.updates.decode_weights(request.weights, held)
+        self.check(ticket, weights, size)
+        return weights
+
+    def check(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
+        """Refuse weights that are not those of a stage.
+
+        Raises:
+            LocalProtocolError: They are of another size or dtype.
+        """
+        if weights.shape != (size,) or weights.dtype != self._config.dtype:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: got {weights.dtype} weights of shape {weights.shape}; "
+                f"expected {self._config.dtype} of shape ({size},)"
+            )
+
+    def hold(self, ticket: Ticket, weights: np.ndarray) -> None:
+        """Keep the weights of a message, which a later one may change."""
+        most = most_held(self._config.patience)
+        self.store.hold_weights(ticket.stage, weights_name(weights), weights, most=most)
+
+    def named(self, weights: np.ndarray | None, stage: int, digest: bytes) -> np.ndarray | None:
+        """Return selected weights of a stage; None if there are none, or only a name of others."""
+        if weights is None or not (name := self.updates.changed(weights)):
+            return weights
+        held = self.held(stage, digest, name)
+        return None if held is None else self.updates.decode_weights(weights, held)
+
+    def held(self, stage: int, digest: bytes, name: bytes) -> np.ndarray | None:
+        """Return the weights of this name: of a message of the stage, or those it starts from."""
+        held = self.store.held_weights(stage, name)
+        if held is not None and weights_name(held) == name:
+            return held
+        first = self.first(stage, digest)
+        return None if first is None or weights_name(first) != name else first
+
+    def first(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """Return the weights that a stage starts from; None if they follow from those not held."""
+        before = None
+        if stage and self._config.warm_start:
+            before = self.store.weights(stage, digest)
+            if before is None:
+                return None
+        return Schedule(shape=self.shape).initial(stage, seed=self._config.seed, before=before)
+
+    def coded(self, request: TrainRequest, update: LayerUpdate) -> np.ndarray:
+        """Return the update of a round as it travels."""
+        ticket = request.ticket
+        key = UpdateKey(
+            seed=self._config.seed,
+            job=ticket.job,
+            stage=ticket.stage,
+            round=ticket.round,
+            client=self._client,
+        )
+        return self.updates.encode_update(
+            update.update_sum, key, request.steps or b"", update.spans
+        )
