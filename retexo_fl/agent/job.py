@@ -19,7 +19,6 @@ from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.answer_book import AnswerBook
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
-from retexo_fl.client.answers import is_lacking
 from retexo_fl.client.api import (
     PREDICTION_PREFIX,
     CollectAnswer,
@@ -33,6 +32,7 @@ from retexo_fl.client.api import (
     Traffic,
     TrainAnswer,
     TrainRequest,
+    is_lacking,
     purpose_of,
 )
 from retexo_fl.client.client import GraphClient

@@ -21,7 +21,6 @@ from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.channels import BlockKey
-from retexo_fl.client.answers import is_lacking
 from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
@@ -36,6 +35,7 @@ from retexo_fl.client.api import (
     Ticket,
     TrainAnswer,
     TrainRequest,
+    is_lacking,
 )
 from retexo_fl.client.inner_exchanges import RoundRunner
 from retexo_fl.errors import (

@@ -19,8 +19,7 @@ from retexo_fl.api.predicted_graph import predicted_graph
 from retexo_fl.api.traced_pass import EdgeMasks, normalised, traced_outputs
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.preparation import whole_part
-from retexo_fl.client.stage_input import stage_input
-from retexo_fl.client.stage_rows import read_rows, with_coordinates
+from retexo_fl.client.stage_rows import read_rows, stage_input, with_coordinates
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features

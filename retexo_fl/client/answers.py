@@ -283,11 +283,6 @@ KEYLESS: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_k
 LACKING_PUBLISH: Final = PublishAnswer(lacks_weights=True)
 
 
-def is_lacking(answer: object) -> bool:
-    """Return whether an answer says that the client lacks the weights, or keys, to answer with."""
-    return any(getattr(answer, name, None) for name in ("lacks_weights", "lacks_keys"))
-
-
 def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
     """Say how some nodes were judged; ``own`` is the client's figure, or nothing."""
     return EvaluateAnswer(

@@ -826,6 +826,11 @@ def answer_class(request: Request[AnswerT], *, masked: bool) -> type[AnswerT]:
     return kind
 
 
+def is_lacking(answer: object) -> bool:
+    """Return whether an answer says that the client lacks the weights, or keys, to answer with."""
+    return any(getattr(answer, name, None) for name in ("lacks_weights", "lacks_keys"))
+
+
 class ClientApi(Protocol):
     """A client, wherever it lives."""
 

@@ -48,10 +48,10 @@ from retexo_fl.client.api import (
     told_weights,
 )
 from retexo_fl.client.crossing import Crossing
-from retexo_fl.client.edge_fit import as_read, check_edges
+from retexo_fl.client.edge_fit import as_read, check_edges, without_peers
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.sealing import Sealing
-from retexo_fl.client.stage_input import node_sets
+from retexo_fl.client.stage_rows import node_sets
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.weights import ClientWeights
@@ -62,7 +62,6 @@ from retexo_fl.errors import (
     SecureAggregationRefused,
 )
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.label_facts import (
     check_facts,

@@ -29,10 +29,10 @@ from retexo_fl.client.api import (
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
-from retexo_fl.client.stage_input import stage_input
 from retexo_fl.client.stage_rows import (
     layer_inputs,
     read_rows,
+    stage_input,
     with_coordinates,
     with_layer_outputs,
 )

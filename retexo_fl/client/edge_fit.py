@@ -1,4 +1,4 @@
-"""Whether a layer can be trained on what a part's edges weigh and carry."""
+"""Which edges of a part are trained on, and whether a layer takes what they weigh and carry."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.layers.named import layer_class
 
 logger = logging.getLogger(__name__)
+
+
+def without_peers(partition: GraphPartition) -> GraphPartition:
+    """Return the part without its boundary nodes and the edges to them.
+
+    Degrees become those of the client's own subgraph.
+    """
+    kept = np.asarray(partition.indices) < partition.num_inner
+    return replace(
+        partition,
+        indptr=np.concatenate(([0], np.cumsum(kept)))[partition.indptr],
+        indices=np.asarray(partition.indices)[kept],
+        boundary_keys=partition.boundary_keys[:0],
+        boundary_owners=partition.boundary_owners[:0],
+        boundary_hashes=partition.boundary_hashes[:0],
+        edge_values=partition.edge_values.taken(kept),
+    )
 
 
 def check_edges(model: str, part: GraphPartition) -> None:

@@ -21,7 +21,7 @@ from retexo_fl.client.inner_vectors import fixed_outgoing, vectors_received
 from retexo_fl.client.peer_exchange import PeerExchange
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.exchange import BlockHeader, to_dense
+from retexo_fl.exchange import BlockHeader, to_dense, wire_codec
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Answer = TypeVar("Answer")
@@ -206,7 +206,7 @@ class RoundRunner(Generic[Answer]):
         made = PeerExchange(
             (ticket.job, ticket.stage, digest),
             self._channel,
-            codec=self._message.name.codec,
+            codec=wire_codec(self._message.name.codec),
             outgoing={
                 peer: header(self._client, peer, len(vectors), vectors.shape[1])
                 for peer, vectors in exchange.outgoing.items()

@@ -22,6 +22,7 @@ from retexo_fl.exchange import (
     in_compact_form,
     sum_shared,
     to_dense,
+    wire_codec,
 )
 from retexo_fl.graph import BoundaryPlan, PeerPlan
 
@@ -56,6 +57,7 @@ class Mailbox:
         self._peers = {peer.peer for peer in plan.peers}
         self._channel = channel
         self._codec = codec
+        self._wire_codec = wire_codec(codec)
         #: Carry vectors to and from peers that they reach; only under ``fixed``.
         self.datagrams: VectorCarrier | None = None
         #: Told of every block that leaves or was decoded, of one maybe more than once.
@@ -146,7 +148,7 @@ class Mailbox:
         exchange = PeerExchange(
             stage.id,
             self._channel,
-            codec=self._codec,
+            codec=self._wire_codec,
             outgoing={peer.peer: stage.outgoing(peer) for peer in self._plan.peers},
             incoming={peer.peer: stage.incoming(peer) for peer in self._plan.peers},
             watch=lambda peer, traffic, way: self.watch(stage.layer, peer, traffic, way),

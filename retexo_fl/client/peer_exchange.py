@@ -25,7 +25,6 @@ from retexo_fl.exchange import (
     Vectors,
     decode_block,
     encode_block,
-    wire_codec,
 )
 from retexo_fl.ledger import Volume
 
@@ -41,7 +40,7 @@ class PeerExchange:
     Args:
         exchange_id: Job, stage and digest.
         channel: How blocks travel.
-        codec: How vectors are written.
+        codec: How the frames of vectors are written (:func:`.wire_codec`).
         outgoing: By peer, the header of the block for it.
         incoming: By peer, what the header of its block must be.
         watch: Called for every block, of one maybe more than once.
@@ -196,7 +195,7 @@ class PeerExchange:
         return vectors, _counted(counted, counted.wire_bytes)
 
     def _send_block(self, header: BlockHeader, vectors: Vectors) -> Traffic:
-        block = encode_block(header, vectors, codec=wire_codec(self._codec))
+        block = encode_block(header, vectors, codec=self._codec)
         moved = self._channel.send_block(header.key, block.frames)
         # Also where a killed process had sent it already: its answer was never read.
         whole = _counted(block.traffic, block.traffic.wire_bytes)

@@ -44,6 +44,7 @@ class ClientWeights:
         self.shape = shape
         self.store = store
         self.updates = updates
+        self._most_held = most_held(config.patience)
 
     def of_request(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:
         """Return the (size,) weights of a request; None if it changes those that are not held.
@@ -75,8 +76,8 @@ class ClientWeights:
 
     def hold(self, ticket: Ticket, weights: np.ndarray) -> None:
         """Keep the weights of a message, which a later one may change."""
-        most = most_held(self._config.patience)
-        self.store.hold_weights(ticket.stage, weights_name(weights), weights, most=most)
+        name = weights_name(weights)
+        self.store.hold_weights(ticket.stage, name, weights, most=self._most_held)
 
     def named(self, weights: np.ndarray | None, stage: int, digest: bytes) -> np.ndarray | None:
         """Return selected weights of a stage; None if there are none, or only a name of others."""

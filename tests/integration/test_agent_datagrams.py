@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.client.edge_fit import without_peers
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import (
@@ -20,7 +21,6 @@ from retexo_fl.errors import (
     RetexoError,
 )
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.parts.isolated import without_peers
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.limits import PERMISSIVE
 from tests.support.loopback import free_ports

@@ -29,6 +29,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.client import GraphClient
+from retexo_fl.client.edge_fit import without_peers
 from retexo_fl.client.moved import moved_length
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
@@ -44,7 +45,6 @@ from retexo_fl.errors import (
 )
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.masking.agreement import Agreement, Cohort, simulated
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.layer_trainer import LayerTrainer

@@ -62,16 +62,19 @@ TRAININGS: list[dict[str, Any]] = [
 
 
 def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> InlineGrid:
-    parts = InProcessClients(make_parts(config), config).find
-    found = parts
+    clients = InProcessClients(make_parts(config), config)
+
+    def coded(job: str, client: int) -> ClientApi:
+        made = clients.find(job, client)
+        made.weights.updates = made.weights.updates if codec is None else codec
+        return made
+
+    found = coded
     if config.traits.exchanges_in_rounds:
-        found = InterleavedClients(parts, config.clients, codec=config.codec).find  # type: ignore[assignment]
+        found = InterleavedClients(coded, config.clients, codec=config.codec).find
 
     def find(context: Context, ticket: Ticket) -> ClientApi:
-        client = found(ticket.job, client_index(context))
-        if codec is not None:
-            client.weights.updates = codec
-        return client
+        return found(ticket.job, client_index(context))
 
     return InlineGrid(build_client_app(find), config.clients, config_values(config))
 

@@ -11,7 +11,6 @@ import numpy as np
 from retexo_fl.client.answers import (
     LACKING_EVALUATE,
     LACKING_TRAIN,
-    is_lacking,
 )
 from retexo_fl.client.api import (
     CountsAnswer,
@@ -22,6 +21,7 @@ from retexo_fl.client.api import (
     Ticket,
     TrainAnswer,
     TrainRequest,
+    is_lacking,
 )
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.moved import Moved

@@ -8,6 +8,7 @@ import pytest
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.api import Ticket, chain_digest
+from retexo_fl.client.edge_fit import without_peers
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, most_control_bytes
@@ -15,7 +16,6 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import PeerRefused
 from retexo_fl.exchange import HEADER_BYTES, decode_block
 from retexo_fl.graph import BoundaryPlan, GraphPartition
-from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.training.stage_model import ModelShape
 
 JOB = "job-0123456789ab"

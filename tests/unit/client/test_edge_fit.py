@@ -1,4 +1,4 @@
-"""Which layers take which edges."""
+"""Which layers take which edges; which are trained on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
 
-from retexo_fl.client.edge_fit import as_read, check_edges, note_unused_edges
+from retexo_fl.client.edge_fit import (
+    as_read,
+    check_edges,
+    note_unused_edges,
+    without_peers,
+)
 from retexo_fl.errors import PartitionError
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph import BoundaryPlan, GraphPartition, cut_graph
+from tests.unit.graph.graphs import CutCase, cut_cases
 from tests.unit.graph.test_edge_values import small_parts
 
 
@@ -46,3 +53,17 @@ def test_what_is_not_read_is_left_out_and_said(caplog: pytest.LogCaptureFixture)
     assert as_read("gcn", part).edge_values.weights is part.edge_values.weights
     note_unused_edges("sage-pool", [part])
     assert caplog.messages == ["model sage-pool: weights and attributes of edges not used"]
+
+
+@given(cut_cases())
+def test_only_edges_between_inner_nodes_stay(case: CutCase) -> None:
+    for part in cut_graph(case.graph, case.assignment, case.split):
+        alone = without_peers(part)
+        for node in range(part.num_inner):
+            before = part.indices[part.indptr[node] : part.indptr[node + 1]]
+            kept = alone.indices[alone.indptr[node] : alone.indptr[node + 1]]
+            assert kept.tolist() == [at for at in before.tolist() if at < part.num_inner]
+            assert alone.degrees[node] == len(kept)
+        assert (alone.num_boundary, alone.peers) == (0, ())
+        assert BoundaryPlan.from_partition(alone).num_slots == 0
+        np.testing.assert_array_equal(alone.node_keys, part.node_keys)

@@ -23,7 +23,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.headers import RoundName
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.stage_input import stage_input
+from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.graph import BoundaryPlan, make_split

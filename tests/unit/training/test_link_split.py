@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.stage_input import stage_input
+from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.config import make_config
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import BoundaryPlan
