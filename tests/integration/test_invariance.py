@@ -148,7 +148,7 @@ def _of_classes() -> Iterator[Row]:
         {"metric": "f1:1"},
         {"metric": "roc-auc"},
     ):
-        yield "rare", keys, (*CUTS, (RARE_NODES, "one-node"))
+        yield "rare", {**keys, "rounds": 3}, (*CUTS, (RARE_NODES, "one-node"))
 
 
 def _of_edges(graph: str, model: str) -> Iterator[Row]:

@@ -2,7 +2,8 @@
 
 The tests themselves are in ``tests/guest`` and run in virtual machines: links that break and
 devices that are gone in fresh ones, since what a kernel's Bluetooth does after the one must not
-decide the other.
+decide the other. Each machine takes half a minute of a core to start: a channel and a broken link
+for every change, the others each night.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def test_what_a_machine_lacks_is_named_and_noticed_once_there(guest: GuestVerdic
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guest", ["bluez"], indirect=True)
 def test_devices_pair_and_find_each_others_service(guest: GuestVerdict) -> None:
     guest.check(
@@ -63,6 +65,7 @@ def test_a_link_that_breaks_in_mid_block_costs_no_frame(guest: GuestVerdict) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guest", ["lost adapter"], indirect=True)
 def test_an_adapter_that_disappears_costs_no_frame(guest: GuestVerdict) -> None:
     guest.check(
