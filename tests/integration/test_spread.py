@@ -13,8 +13,8 @@ from tests.support.spread import measured, reads_in, weight
 BOUNDS: Final = {
     "reads of choices": 282,
     "modules that read choices": 80,
-    "modules of a round": 58,
-    "functions of a round": 259,
+    "modules of a round": 57,
+    "functions of a round": 257,
     "modules that masks add to it": 16,
     "functions that masks add to it": 98,
     "modules that lean adds to it": 6,
