@@ -157,3 +157,20 @@ def test_a_digest_is_of_the_bytes_that_are_there() -> None:
         assert array_digest(mutable) == plain(whole)
         mutable[3] = 7
         assert array_digest(mutable) == plain(mutable) != plain(whole)
+
+
+def test_arrays_that_come_in_turn_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a round, clients that train and clients that only evaluate are asked in client order."""
+    sent = [np.frombuffer(bytes([value]) * 256, np.float32) for value in (1, 2)]
+    expected = [array_digest(weights.copy()) for weights in sent]
+    hashed: list[bytes] = []
+    sha256 = hashlib.sha256
+
+    def noted(content: bytes) -> object:
+        hashed.append(content)
+        return sha256(content)
+
+    monkeypatch.setattr(hashlib, "sha256", noted)
+    for _ in range(5):
+        assert [array_digest(weights) for weights in sent] == expected
+    assert len(hashed) == len(sent)
