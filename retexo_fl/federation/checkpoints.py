@@ -1,11 +1,20 @@
-"""The server's checkpoint: one safetensors file, replaced as a whole after a round."""
+"""What a crash leaves of a training: its checkpoint, beside it the account of bytes, and when.
+
+A checkpoint is one safetensors file, replaced as a whole after a round (:class:`Checkpoint`). The
+account of bytes only grows, so a checkpoint appends what changed since the last one
+(:class:`LedgerFile`). Both are written while clients compute: in a thread of their own, at
+intervals (:class:`CheckpointWriter`).
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +26,20 @@ from safetensors.numpy import load, save
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
+from retexo_fl.ledger import TrafficLedger
 
 #: Raised when the meaning of a checkpoint's content changes.
 CHECKPOINT_VERSION: Final = 3
+#: Finished rounds that a crash may cost, beside the one under way, in seconds of training.
+MOST_LOST_S: Final = 1.0
+#: A file of the account this many times longer than the whole account was as it began is followed
+#: by another.
+MOST_TIMES: Final = 4
+#: Shorter ones are not.
+LEAST_BYTES: Final = 2**20
+
+
+# ---- the file -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,3 +149,204 @@ def replace_file(path: Path, content: bytes) -> None:
         write_whole(path, [content], durable=True)
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
+
+
+# ---- the account of bytes -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one checkpoint writes of the account.
+
+    Attributes:
+        number: Of the file.
+        begin: Where the piece begins; 0 for a whole account, in a file of its own.
+        content: Lines, as in ``ledger.csv``.
+        crc32: Of the file up to the end of the piece.
+    """
+
+    number: int
+    begin: int
+    content: bytes
+    crc32: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the checkpoint says of the account: which file, and how much of it."""
+        return {
+            "number": self.number,
+            "bytes": self.begin + len(self.content),
+            "crc32": f"{self.crc32:08x}",
+        }
+
+
+class LedgerFile:
+    """``checkpoint-ledger-N.csv`` of a run directory.
+
+    A line says what its account has in all, so the last line of an account stands. The checkpoint
+    names the file and its length, so what a crash left after that is written over. A file that
+    has grown long is followed by the next, which begins with the whole account; the former is
+    removed once a checkpoint names the new one.
+
+    Args:
+        folder: The run directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        #: Where it is now: a run that replaces another moves.
+        self.folder = folder
+        self._number = self._bytes = self._crc32 = 0
+        #: Of the whole account as the file began.
+        self._whole_bytes = 0
+
+    def next_piece(self, ledger: TrafficLedger) -> Piece:
+        """Return what the next checkpoint has to write; asked for once for each of them."""
+        changed = ledger.changes().encode()
+        most_bytes = max(MOST_TIMES * self._whole_bytes, LEAST_BYTES)
+        if self._number == 0 or self._bytes + len(changed) > most_bytes:
+            changed = ledger.to_csv().encode()
+            self._number += 1
+            self._bytes = self._crc32 = 0
+            self._whole_bytes = len(changed)
+        begin = self._bytes
+        self._bytes += len(changed)
+        self._crc32 = zlib.crc32(changed, self._crc32)
+        return Piece(number=self._number, begin=begin, content=changed, crc32=self._crc32)
+
+    def write(self, piece: Piece) -> None:
+        """Write a piece and wait until it is on the disk.
+
+        Raises:
+            CheckpointError: The disk is full, or failed; what stood before the piece still does.
+        """
+        path = self._path(piece.number)
+        if piece.begin == 0:
+            replace_file(path, piece.content)
+            return
+        try:
+            with path.open("r+b") as file:
+                file.truncate(piece.begin)
+                file.seek(piece.begin)
+                file.write(piece.content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
+
+    def remove_others(self, number: int) -> None:
+        """Remove all files but one: those before it, and one that no checkpoint came to name."""
+        for path in self.folder.glob("checkpoint-ledger-*.csv"):
+            if path != self._path(number):
+                path.unlink(missing_ok=True)
+
+    def read(self, facts: Mapping[str, Any]) -> TrafficLedger:
+        """Return the account that a checkpoint names; :meth:`next_piece` goes on from there.
+
+        Args:
+            facts: :attr:`Piece.facts`, from the checkpoint.
+
+        Raises:
+            CheckpointError: The file is absent or damaged.
+            ValueError: The facts are not those of a piece; so do KeyError and TypeError say.
+        """
+        number, size_bytes, crc32 = int(facts["number"]), int(facts["bytes"]), facts["crc32"]
+        path = self._path(number)
+        try:
+            with path.open("rb") as file:
+                content = file.read(max(size_bytes, 0))
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        self._number, self._bytes, self._crc32 = number, len(content), zlib.crc32(content)
+        if self._bytes != size_bytes or f"{self._crc32:08x}" != crc32:
+            raise CheckpointError(f"{path}: damaged (its content is not what the checkpoint names)")
+        with named_damage(path):
+            return TrafficLedger.from_csv(content.decode().splitlines())
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"checkpoint-ledger-{number}.csv"
+
+
+# ---- when ---------------------------------------------------------------------------------------
+
+
+class CheckpointWriter:
+    """Writes states of a training, in order, one at a time.
+
+    After a crash the training continues from a state that is at most :data:`MOST_LOST_S` older than
+    its last finished round. Rounds that take longer than half of that are therefore all written,
+    shorter ones at intervals. Where a write might end too late, the training waits for it.
+
+    Args:
+        write: Called in the thread; returns when the checkpoint is on the disk.
+        now_s: A monotonic clock.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Checkpoint, Piece], None],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write
+        self._now_s = now_s
+        self._thread: ThreadPoolExecutor | None = None
+        self._under_way: Future[float] | None = None
+        #: Times of the last state that was given to :meth:`write`, and of the last one on the disk.
+        self._handed_s = self._safe_s = float("-inf")
+        self._last_took_s = 0.0
+
+    def is_due(self) -> bool:
+        """Return whether a state that has just been reached should be written.
+
+        Raises:
+            CheckpointError: An earlier one could not be.
+        """
+        if self._under_way is not None and self._under_way.done():
+            self.wait()
+        if self._now_s() - self._handed_s < MOST_LOST_S / 2:
+            return False
+        return self._under_way is None or self._now_s() - self._safe_s >= MOST_LOST_S
+
+    def write(self, checkpoint: Checkpoint, ledger: Piece) -> None:
+        """Write a state in the thread; its arrays may change afterwards.
+
+        Args:
+            checkpoint: The state.
+            ledger: What of the account has changed until then.
+
+        Raises:
+            CheckpointError: It, or an earlier one, could not be written.
+        """
+        self.wait()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        kept = {name: item.copy() for name, item in checkpoint.tensors.items()}
+        self._handed_s = self._now_s()
+        self._under_way = self._thread.submit(
+            self._timed, Checkpoint(facts=checkpoint.facts, tensors=kept), ledger
+        )
+        if self._handed_s - self._safe_s + self._last_took_s >= MOST_LOST_S:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when everything given to :meth:`write` is on the disk.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        if self._under_way is None:
+            return
+        under_way, self._under_way = self._under_way, None
+        self._last_took_s = under_way.result()
+        self._safe_s = self._handed_s
+
+    def close(self) -> None:
+        """End the thread, after what it has under way; a failure is not raised any more."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = self._under_way = None
+
+    def _timed(self, checkpoint: Checkpoint, ledger: Piece) -> float:
+        begun_s = self._now_s()
+        self._write(checkpoint, ledger)
+        return self._now_s() - begun_s

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.client.api import ClientApi, Ticket
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 
 if TYPE_CHECKING:
     from retexo_fl.client.factory import WorkerClients
@@ -82,21 +82,6 @@ def agent_socket(context: Context) -> Path:
             f"node-config: agent is {path!r}; expected the absolute path of the agent's socket"
         )
     return Path(path)
-
-
-def client_index(context: Context) -> int:
-    """Return which client a Flower node is.
-
-    Raises:
-        ConfigurationError: The node was not given a ``partition-id``.
-    """
-    index = context.node_config.get("partition-id")
-    if not isinstance(index, int):
-        raise ConfigurationError(
-            f"node {context.node_id} has neither an agent nor a partition-id; expected "
-            "--node-config 'agent=\"/run/retexo/agent.sock\"', or a node of Flower's simulation"
-        )
-    return index
 
 
 def _run_config(context: Context) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Handlers of the messages that a ClientApp answers; no torch, no graph."""
+"""Handlers of the messages that a ClientApp answers, and whose they are; no torch, no graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import QUESTIONS, ClientApi, Ticket
-from retexo_fl.errors import RetexoError
+from retexo_fl.errors import ConfigurationError, RetexoError
 from retexo_fl.federation import records
 from retexo_fl.plugins import named_plugin_errors
 
@@ -55,3 +55,18 @@ def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]
         return records.answer_content(client.ask(request), before)
 
     return answer
+
+
+def client_index(context: Context) -> int:
+    """Return which client a Flower node is.
+
+    Raises:
+        ConfigurationError: The node was not given a ``partition-id``.
+    """
+    index = context.node_config.get("partition-id")
+    if not isinstance(index, int):
+        raise ConfigurationError(
+            f"node {context.node_id} has neither an agent nor a partition-id; expected "
+            "--node-config 'agent=\"/run/retexo/agent.sock\"', or a node of Flower's simulation"
+        )
+    return index

@@ -25,9 +25,11 @@ from retexo_fl.config import (
     read_config_file,
 )
 from retexo_fl.errors import CheckpointError, RunDirectoryError
-from retexo_fl.federation.checkpoint_writer import CheckpointWriter
 from retexo_fl.federation.checkpoints import (
     Checkpoint,
+    CheckpointWriter,
+    LedgerFile,
+    Piece,
     named_damage,
     read_checkpoint,
     replace_file,
@@ -41,7 +43,6 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
     write_layer_file,
 )
-from retexo_fl.federation.ledger_file import LedgerFile, Piece
 from retexo_fl.federation.resume_checks import (
     check_longer,
     check_unchanged,

@@ -12,8 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
 from retexo_fl.client.api import ClientApi, Ticket
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.run_log.events import Event

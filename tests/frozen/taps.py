@@ -19,7 +19,7 @@ import pytest
 from flwr.app import Array, Message, RecordDict
 
 from retexo_fl.channels import BlockKey, MemoryChannel, SpoolChannel
-from retexo_fl.federation import checkpoint_writer
+from retexo_fl.federation import checkpoints
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.fickle_training import node_of
 from tests.support.thread_grid import ThreadGrid
@@ -84,7 +84,7 @@ def tapped(seed: str) -> Iterator[Tap]:
         patch.setattr(os, "urandom", drawn.bytes)
         patch.setattr(secrets, "token_hex", lambda size: drawn.bytes(size).hex())
         # Every round is kept, however short: a resume goes on where the message was not sent.
-        patch.setattr(checkpoint_writer, "MOST_LOST_S", 0.0)
+        patch.setattr(checkpoints, "MOST_LOST_S", 0.0)
         yield tap
 
 

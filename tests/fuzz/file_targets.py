@@ -20,6 +20,8 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.federation.checkpoints import (
     CHECKPOINT_VERSION,
     Checkpoint,
+    LedgerFile,
+    Piece,
     checksum,
     metadata_of,
     read_checkpoint,
@@ -27,7 +29,6 @@ from retexo_fl.federation.checkpoints import (
 )
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts, read_layer_file, write_layer_file
-from retexo_fl.federation.ledger_file import LedgerFile, Piece
 from retexo_fl.graph import open_partition, write_partition
 from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.partitioners.assignment_file import read_assignment

@@ -29,7 +29,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import profile_values
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.federation import checkpoint_writer, records
+from retexo_fl.federation import checkpoints, records
 from retexo_fl.federation.asking import Round
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.rounds.stage import StageTraining
@@ -245,7 +245,7 @@ def without(everybody: Participants, away: Collection[int]) -> Participants:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     with pytest.MonkeyPatch.context() as patch:
         # Every round is safe on the disk before the next.
-        patch.setattr(checkpoint_writer, "MOST_LOST_S", 0.0)
+        patch.setattr(checkpoints, "MOST_LOST_S", 0.0)
         yield Table(tmp_path_factory.mktemp("table"))
 
 

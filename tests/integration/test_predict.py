@@ -26,8 +26,7 @@ from retexo_fl.client.preparation import open_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan, hash_keys, write_partitions
 from retexo_fl.methods.lazy.answers import LazyClient

@@ -20,7 +20,7 @@ from retexo_fl.errors import (
     PartitionError,
     RunDirectoryError,
 )
-from retexo_fl.federation import ledger_file
+from retexo_fl.federation import checkpoints
 from retexo_fl.federation.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from retexo_fl.federation.run_directory import check_resumable
 from retexo_fl.graph import write_partitions
@@ -281,8 +281,8 @@ def test_resume_names_an_account_that_is_not_the_checkpoints(
 def test_account_survives_its_files(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_file, "LEAST_BYTES", 0)
-    monkeypatch.setattr(ledger_file, "MOST_TIMES", 2)
+    monkeypatch.setattr(checkpoints, "LEAST_BYTES", 0)
+    monkeypatch.setattr(checkpoints, "MOST_TIMES", 2)
     out = interrupted(tmp_path / "run", 12, **KEYS)
     (account,) = out.glob("checkpoint-ledger-*.csv")
     assert account.name != "checkpoint-ledger-1.csv"

@@ -39,8 +39,7 @@ from retexo_fl.errors import (
     RoundIncomplete,
 )
 from retexo_fl.federation.asking import Messenger, WaitPolicy
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.recipe_app import RecipeTask, share_recipe
 from retexo_fl.graph.recipes import (
     FeatureRecipe,

@@ -13,7 +13,7 @@ from tests.support.spread import measured, reads_in, weight
 BOUNDS: Final = {
     "reads of choices": 282,
     "modules that read choices": 80,
-    "modules of a round": 57,
+    "modules of a round": 53,
     "functions of a round": 257,
     "modules that masks add to it": 16,
     "functions that masks add to it": 98,

@@ -18,8 +18,7 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, LocalProtocolError, RoundIncomplete
 from retexo_fl.federation import training as training_module
 from retexo_fl.federation.asking import Ask, Round
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.records import read_answer, weights_record
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.strategy import LazyMessagePassing

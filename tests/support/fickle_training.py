@@ -10,8 +10,7 @@ from flwr.app import Context, Message
 from retexo_fl.client.api import Ticket
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import run_training
 from retexo_fl.graph import GraphPartition
 from tests.support.fickle_grid import FickleGrid

@@ -27,8 +27,7 @@ from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.client.api import AnswerT, Request, Ticket, question_of
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.contacts import Country, address_of

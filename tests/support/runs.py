@@ -16,8 +16,7 @@ from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import load_parts, make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.ledger import OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.methods.lazy.answers import LazyClient

@@ -31,9 +31,8 @@ from retexo_fl.client import api
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.federation import checkpoint_writer
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation import checkpoints
+from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import open_partition
@@ -207,7 +206,7 @@ def round_of(out: Path, **keys: Any) -> Functions:
     """Return what runs from the end of a round to that of the next, its checkpoint with it."""
     with _watched() as ran, pytest.MonkeyPatch.context() as patch:
         # Else it would depend on how fast this machine is.
-        patch.setattr(checkpoint_writer, "MOST_LOST_S", 0.0)
+        patch.setattr(checkpoints, "MOST_LOST_S", 0.0)
 
         def look(event: Event) -> None:
             if isinstance(event, RoundClosed) and event.stage == 1:

@@ -122,14 +122,14 @@ def check_messages(keys: dict[str, Any], folder: Path) -> int:
 
 def check(pace: str, folder: Path) -> int:
     """Kill and resume at one point after the other; return about how many there were."""
-    from retexo_fl.federation import checkpoint_writer
+    from retexo_fl.federation import checkpoints
     from tests.support.runs import model_bytes, result_of, train
 
-    checkpoint_writer.MOST_LOST_S, in_thread = PACES[pace]  # type: ignore[misc]
-    if in_thread and not checkpoint_writer.MOST_LOST_S:
+    checkpoints.MOST_LOST_S, in_thread = PACES[pace]  # type: ignore[misc]
+    if in_thread and not checkpoints.MOST_LOST_S:
         # Due at every round, and never waited for before the next one is.
-        checkpoint_writer.CheckpointWriter.is_due = lambda _: True  # type: ignore[method-assign,assignment]
-        checkpoint_writer.MOST_LOST_S = 1e9  # type: ignore[misc]
+        checkpoints.CheckpointWriter.is_due = lambda _: True  # type: ignore[method-assign,assignment]
+        checkpoints.MOST_LOST_S = 1e9  # type: ignore[misc]
     whole = folder / "whole"
     assert child(lambda: train(whole, **KEYS)) == 0
     for point in range(1 + [*PACES].index(pace) % EVERY, MOST_POINTS, EVERY):

@@ -107,7 +107,7 @@ def test_ask_counts_both_ways() -> None:
 def test_client_app_without_partition_id_is_named() -> None:
     from flwr.app import Context
 
-    from retexo_fl.federation.client_app import client_index
+    from retexo_fl.federation.client_handlers import client_index
 
     context = Context(run_id=1, node_id=9, node_config={}, state=RecordDict(), run_config={})
     with pytest.raises(ConfigurationError, match="node 9 has neither an agent nor a partition-id"):
