@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.client.vector_carrier import VectorCarrier
-from retexo_fl.exchange.link_messages import Offer
+from retexo_fl.exchange.link.messages import Offer
 
 
 class CarrierPath(Protocol):

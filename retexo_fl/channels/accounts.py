@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from retexo_fl.errors import RetexoError
-from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.exchange.link.reasons import Reason, refused
 
 _LOG = logging.getLogger(__name__)
 #: Names of strangers are the stranger's choice: no more than so many are remembered.

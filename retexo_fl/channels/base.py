@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from retexo_fl.exchange.link_key import BlockKey
+from retexo_fl.exchange.block import BlockKey
 
 __all__ = ["BlockKey", "Channel"]
 

@@ -14,7 +14,7 @@ from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.patience import loop_time_s
 from retexo_fl.channels.secure_stream import SecureStream
 from retexo_fl.channels.streams import ByteStream, Listener
-from retexo_fl.exchange.link_reasons import Reason, reason_of
+from retexo_fl.exchange.link.reasons import Reason, reason_of
 
 #: After the operating system had no more files to give.
 _PAUSE_S = 1.0

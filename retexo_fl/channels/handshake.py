@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from retexo_fl.channels.secure_stream import SecureStream
 from retexo_fl.channels.streams import ByteStream
 from retexo_fl.errors import ChannelClosed, RetexoError
-from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.exchange.link.reasons import Reason, refused
 
 _PIECE_BYTES = 2**14
 #: A handshake of two certificates has about 3 kB; more is no handshake.

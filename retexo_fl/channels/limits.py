@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from retexo_fl.exchange.link_limits import SessionLimits
+from retexo_fl.exchange.link.limits import SessionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     RetexoError,
 )
-from retexo_fl.exchange.link import LinkSession
-from retexo_fl.exchange.link_events import (
+from retexo_fl.exchange.link.events import (
     BlockAsked,
     BlockDelivered,
     BlockOffered,
@@ -29,8 +28,9 @@ from retexo_fl.exchange.link_events import (
     JobAdmitted,
     LinkEvent,
 )
-from retexo_fl.exchange.link_messages import RefusalCode
-from retexo_fl.exchange.link_reasons import Reason, reason_of, refused
+from retexo_fl.exchange.link.messages import RefusalCode
+from retexo_fl.exchange.link.reasons import Reason, reason_of, refused
+from retexo_fl.exchange.link.session import LinkSession
 
 T = TypeVar("T")
 

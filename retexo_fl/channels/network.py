@@ -22,7 +22,7 @@ from retexo_fl.channels.secure_stream import SecureStream, accepting_context, co
 from retexo_fl.channels.streams import ByteStream, Listener, Transport
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import ChannelUnavailable, IdentityError, RetexoError
-from retexo_fl.exchange.link_reasons import Reason, reason_of
+from retexo_fl.exchange.link.reasons import Reason, reason_of
 
 
 class PeerNetwork:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from retexo_fl.channels.addresses import scheme_of
 from retexo_fl.channels.base import BlockKey
 from retexo_fl.channels.limits import LinkLimits
-from retexo_fl.exchange.link_messages import RefusalCode
+from retexo_fl.exchange.link.messages import RefusalCode
 
 
 def loop_time_s() -> float:

@@ -15,7 +15,7 @@ from retexo_fl.channels.patience import Backoff, Holds, looks_every_s, loop_time
 from retexo_fl.channels.peer_link import PeerLink
 from retexo_fl.channels.roster import Member
 from retexo_fl.errors import RetexoError
-from retexo_fl.exchange.link_reasons import PUNISHED, Reason, reason_of, refused
+from retexo_fl.exchange.link.reasons import PUNISHED, Reason, reason_of, refused
 
 #: A link that ended earlier than this counts as a failure to connect.
 _STEADY_S = 5.0

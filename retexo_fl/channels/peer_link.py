@@ -15,9 +15,9 @@ from retexo_fl.channels.patience import Holds, loop_time_s
 from retexo_fl.channels.secure_stream import SecureStream
 from retexo_fl.channels.streams import ByteStream
 from retexo_fl.errors import ChannelClosed, ChannelTimedOut, RetexoError
-from retexo_fl.exchange.link import LinkSession
-from retexo_fl.exchange.link_events import PeerGreeted, PeerLeft
-from retexo_fl.exchange.link_reasons import Reason
+from retexo_fl.exchange.link.events import PeerGreeted, PeerLeft
+from retexo_fl.exchange.link.reasons import Reason
+from retexo_fl.exchange.link.session import LinkSession
 
 #: How long a goodbye may take.
 _GOODBYE_S: Final = 1.0

@@ -16,7 +16,7 @@ from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.errors import ChannelClosed, IdentityError, PeerRefused
 from retexo_fl.exchange.frames import Buffer
-from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.exchange.link.reasons import Reason, refused
 
 #: A TLS record carries at most this much.
 _RECORD_BYTES: Final = 16_384

@@ -1,4 +1,4 @@
-"""What identifies a block, as both ends build it, and the count of its bytes."""
+"""What names a block (its mailbox), what identifies it (as both ends build it), and its bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
 from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader, FrameKind
-from retexo_fl.exchange.link_key import BlockKey
 from retexo_fl.units import counted
 
 DIGEST_BYTES: Final = 32
@@ -28,6 +27,25 @@ _HELLO: Final = struct.Struct("<IIIIIIBB32s32s")
 _EDGE_FIELDS: Final = ("num_edges", "plan_digest")
 MIN_HELLO_BYTES: Final = _HELLO.size + 1
 MAX_HELLO_BYTES: Final = _HELLO.size + MAX_JOB_CHARS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKey:
+    """The mailbox of one block: the vectors of one sender for one receiver in one exchange.
+
+    Attributes:
+        job: Name of the training.
+        layer: Stage index of the exchange.
+        weights_digest: 32 bytes that name the weights which made the vectors.
+        sender: Client index.
+        receiver: Client index.
+    """
+
+    job: str
+    layer: int
+    weights_digest: bytes
+    sender: int
+    receiver: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Final
 from retexo_fl.errors import PartitionError, RemoteProtocolError
 from retexo_fl.exchange.block import (
     BlockHeader,
+    BlockKey,
     BlockTraffic,
     check_same_block,
     parse_hello,
@@ -24,7 +25,6 @@ from retexo_fl.exchange.frames import (
     parse_frame,
     split_frames,
 )
-from retexo_fl.exchange.link_key import BlockKey
 from retexo_fl.exchange.row_decoding import parse_coding
 
 _KEY_FIELDS: Final = ("job", "layer", "weights_digest", "sender", "receiver")

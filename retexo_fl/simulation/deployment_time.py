@@ -21,7 +21,7 @@ from retexo_fl.training.messages import Record
 _HELLO_BYTES: Final = 517
 _ACCEPTING_BYTES: Final = 1_000
 _CONNECTING_BYTES: Final = 800
-#: Messages of the link between agents (exchange/link_messages.py), headers included.
+#: Messages of the link between agents (exchange/link/messages.py), headers included.
 _GREET_BYTES: Final = 16
 _HAVE_BYTES: Final = 12
 _OFFER_BYTES: Final = 85

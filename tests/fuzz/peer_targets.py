@@ -20,7 +20,7 @@ from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
 from tests.fuzz.target import Target
 from tests.unit.additions.bluetooth.test_sdp import BLUEZ
 from tests.unit.exchange.blocks import header_of
-from tests.unit.exchange.links import End, block_header, frames_of
+from tests.unit.exchange.link.links import End, block_header, frames_of
 
 _ROWS, _WIDTH = 5, 7
 

@@ -26,7 +26,7 @@ from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import RetexoError
 from retexo_fl.exchange import FrameKind
 from retexo_fl.exchange.frames import FrameHeader, encode_frame
-from retexo_fl.exchange.link_messages import Offer, encode_greet, encode_offer, frame_prefix
+from retexo_fl.exchange.link.messages import Offer, encode_greet, encode_offer, frame_prefix
 from retexo_fl.graph import GraphPartition
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.limits import PERMISSIVE

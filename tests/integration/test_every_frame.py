@@ -21,8 +21,8 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import ChannelClosed, RetexoError
 from retexo_fl.exchange import BlockHeader, FrameKind, decode_block
 from retexo_fl.exchange.frames import FrameHeader, encode_frame
-from retexo_fl.exchange.link_limits import SessionLimits
-from retexo_fl.exchange.link_messages import (
+from retexo_fl.exchange.link.limits import SessionLimits
+from retexo_fl.exchange.link.messages import (
     MESSAGE_HEADER,
     MESSAGE_HEADER_BYTES,
     MessageKind,

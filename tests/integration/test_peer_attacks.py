@@ -25,8 +25,8 @@ from retexo_fl.channels.secure_stream import SecureStream, connecting_context
 from retexo_fl.channels.streams import ByteStream
 from retexo_fl.channels.transports.tcp import TcpStream, TcpTransport
 from retexo_fl.errors import ChannelClosed, PeerRefused
-from retexo_fl.exchange.link_limits import SessionLimits
-from retexo_fl.exchange.link_messages import (
+from retexo_fl.exchange.link.limits import SessionLimits
+from retexo_fl.exchange.link.messages import (
     MessageKind,
     Offer,
     encode,

@@ -18,8 +18,8 @@ from retexo_fl.channels.depot.state import DepotState
 from retexo_fl.channels.gate import Admission, Gate
 from retexo_fl.errors import ChannelUnavailable, LocalProtocolError, PeerRefused
 from retexo_fl.exchange.frames import Buffer
-from retexo_fl.exchange.link_messages import Offer
-from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.exchange.link.messages import Offer
+from retexo_fl.exchange.link.reasons import Reason, refused
 
 _LOG = logging.getLogger(__name__)
 

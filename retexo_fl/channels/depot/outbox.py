@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from retexo_fl.channels.base import BlockKey
 from retexo_fl.channels.depot.outgoing import OutgoingBlock
-from retexo_fl.exchange.link_messages import Offer
+from retexo_fl.exchange.link.messages import Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from retexo_fl.channels.depot.outbox import Outbox
 from retexo_fl.channels.depot.outgoing import OutgoingBlock
 from retexo_fl.channels.gate import Gate
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.exchange.link.reasons import Reason, refused
 
 _LOG = logging.getLogger(__name__)
 

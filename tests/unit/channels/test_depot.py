@@ -23,7 +23,7 @@ from retexo_fl.errors import (
     PeerRefused,
     RemoteProtocolError,
 )
-from retexo_fl.exchange.link_messages import Offer
+from retexo_fl.exchange.link.messages import Offer
 from tests.support.peer_networks import Plan, frames_of, header_of
 
 HEADER = header_of(1, 0, rows=40)

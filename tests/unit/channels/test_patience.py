@@ -19,8 +19,8 @@ from retexo_fl.errors import (
     PeerRefused,
     RemoteProtocolError,
 )
-from retexo_fl.exchange.link_messages import RefusalCode
-from retexo_fl.exchange.link_reasons import Reason, reason_of, refused
+from retexo_fl.exchange.link.messages import RefusalCode
+from retexo_fl.exchange.link.reasons import Reason, reason_of, refused
 
 KEY = BlockKey(job="job-1", layer=0, weights_digest=b"d" * 32, sender=0, receiver=1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.exchange.link_messages import Offer
+from retexo_fl.exchange.link.messages import Offer
 
 if TYPE_CHECKING:
     # It loads numba, which agents that take no datagrams do without.

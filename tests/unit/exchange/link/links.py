@@ -9,18 +9,18 @@ import numpy as np
 
 from retexo_fl.errors import PeerRefused, RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, BlockProgress, check_frame, encode_block
+from retexo_fl.exchange.block import BlockKey
 from retexo_fl.exchange.block_check import sound_prefix
-from retexo_fl.exchange.link import LinkSession
-from retexo_fl.exchange.link_events import (
+from retexo_fl.exchange.link.events import (
     BlockAsked,
     BlockDelivered,
     BlockOffered,
     FrameArrived,
     LinkEvent,
 )
-from retexo_fl.exchange.link_key import BlockKey
-from retexo_fl.exchange.link_limits import SessionLimits
-from retexo_fl.exchange.link_messages import Offer
+from retexo_fl.exchange.link.limits import SessionLimits
+from retexo_fl.exchange.link.messages import Offer
+from retexo_fl.exchange.link.session import LinkSession
 
 HEADER = BlockHeader(
     job="job-1",

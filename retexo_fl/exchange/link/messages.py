@@ -1,4 +1,4 @@
-"""The messages of a link between two agents, and the reader that cuts a stream into them.
+"""The messages of a link: their bytes, how a stream is cut into them, and what waits to be sent.
 
 Every message has an 8-byte header, little-endian::
 
@@ -25,14 +25,15 @@ each link anew::
 from __future__ import annotations
 
 import struct
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Final
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.exchange.block import DIGEST_BYTES, MAX_JOB_CHARS
+from retexo_fl.exchange.block import DIGEST_BYTES, MAX_JOB_CHARS, BlockKey
 from retexo_fl.exchange.frames import HEADER_BYTES, Buffer
-from retexo_fl.exchange.link_key import BlockKey
+from retexo_fl.exchange.link.reasons import Reason, refused
 from retexo_fl.units import counted
 
 LINK_VERSION: Final = 1
@@ -259,3 +260,133 @@ def parse_refuse(body: Buffer) -> tuple[int, RefusalCode, str]:
     if code not in RefusalCode.__members__.values():
         raise RemoteProtocolError(f"REFUSE: code {code} is unknown")
     return ref, RefusalCode(code), parse_line(memoryview(body)[_REFUSE.size :])
+
+
+# ---- from a stream -------------------------------------------------------------------------------
+
+
+class MessageReader:
+    """Feed :meth:`give`, then call :meth:`next_message` until it returns None.
+
+    Args:
+        max_frame_bytes: Payload limit of an exchange frame.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._frame_limits = (
+            REF_BYTES + HEADER_BYTES,
+            REF_BYTES + HEADER_BYTES + max_frame_bytes,
+        )
+        self._given = memoryview(b"")
+        self._kept = bytearray(MESSAGE_HEADER_BYTES)
+        self._num_kept = 0
+        self._kind: MessageKind | None = None
+
+    @property
+    def started_bytes(self) -> int:
+        """Size of the message that has begun and is not whole, 0 if there is none."""
+        if self._kind is not None:
+            return MESSAGE_HEADER_BYTES + len(self._kept)
+        return MESSAGE_HEADER_BYTES if self._num_kept else 0
+
+    def give(self, data: Buffer) -> None:
+        """Add bytes; the previous ones must have been read."""
+        assert not self._given, "bytes given before the last ones were read"
+        self._given = memoryview(data).cast("B")
+
+    def next_message(self) -> Message | None:
+        """Return the next whole message, or None when more bytes are needed.
+
+        Raises:
+            RemoteProtocolError: It is not a message of this version, or of a wrong size.
+            PeerRefused: It is too large.
+        """
+        if self._kind is None:
+            if not self._is_filled():
+                return None
+            kind, body_bytes = self._parse(self._kept)
+            self._expect(kind, body_bytes)
+        if self._kind is None or not self._is_filled():
+            return None
+        message = Message(kind=self._kind, body=self._kept)
+        self._expect(None, MESSAGE_HEADER_BYTES)
+        return message
+
+    def _expect(self, kind: MessageKind | None, size_bytes: int) -> None:
+        """Begin a new buffer, never a cleared one: frames may still look at the old one."""
+        self._kind, self._kept, self._num_kept = kind, bytearray(size_bytes), 0
+
+    def _parse(self, header: Buffer) -> tuple[MessageKind, int]:
+        version, kind, nothing, size_bytes = MESSAGE_HEADER.unpack(header)
+        if version != LINK_VERSION or nothing:
+            raise RemoteProtocolError(f"link version is {version}, expected {LINK_VERSION}")
+        if kind not in MessageKind.__members__.values():
+            raise RemoteProtocolError(f"message kind {kind} is unknown")
+        kind = MessageKind(kind)
+        is_frame = kind is MessageKind.FRAME
+        least, most = self._frame_limits if is_frame else BODY_BYTES[kind]
+        if size_bytes > most:
+            raise refused(
+                Reason.OVERSIZE,
+                f"{kind.name} of {counted(size_bytes, 'byte')}, expected at most {most}",
+            )
+        if size_bytes < least:
+            raise RemoteProtocolError(
+                f"{kind.name} of {counted(size_bytes, 'byte')}, expected at least {least}"
+            )
+        return kind, size_bytes
+
+    def _is_filled(self) -> bool:
+        """Move given bytes to the buffer; return whether it is full."""
+        piece = self._given[: len(self._kept) - self._num_kept]
+        end = self._num_kept + len(piece)
+        self._kept[self._num_kept : end] = piece
+        self._num_kept = end
+        # An empty slice would still hold on to the caller's buffer.
+        self._given = self._given[len(piece) :] or memoryview(b"")
+        return end == len(self._kept)
+
+
+# ---- to a stream ---------------------------------------------------------------------------------
+
+
+class MessageQueue:
+    """Holds messages in the order in which they were added; nothing follows the last one."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._partly_sent = memoryview(b"")
+        self.is_closed = False
+        self.num_bytes = 0
+
+    def __bool__(self) -> bool:
+        """Whether something waits."""
+        return bool(self._waiting or self._partly_sent)
+
+    def tell(self, message: bytes) -> None:
+        """Add a message, or a part of one; nothing once the queue is closed."""
+        if not self.is_closed:
+            self._waiting.append(message)
+            self.num_bytes += len(message)
+
+    def close(self, last_message: bytes) -> None:
+        """Add the last message; again is no error."""
+        self.tell(last_message)
+        self.is_closed = True
+
+    def pull(self, max_bytes: int) -> Buffer:
+        """Return the next bytes, at most so many; empty if there are none."""
+        if not self._partly_sent and self._waiting:
+            self._partly_sent = memoryview(self._next_piece(max_bytes))
+        data, self._partly_sent = self._partly_sent[:max_bytes], self._partly_sent[max_bytes:]
+        return data
+
+    def _next_piece(self, max_bytes: int) -> bytes:
+        """Join small messages, so that each does not become a record and a packet of its own."""
+        piece = [self._waiting.popleft()]
+        size_bytes = len(piece[0])
+        while self._waiting and size_bytes + len(self._waiting[0]) <= max_bytes:
+            size_bytes += len(self._waiting[0])
+            piece.append(self._waiting.popleft())
+        self.num_bytes -= size_bytes
+        return b"".join(piece) if len(piece) > 1 else piece[0]

@@ -1,19 +1,21 @@
 """A link between two agents, sans-IO: both ends send each other blocks over one stream of bytes.
 
 It owns no socket, no clock, no thread and no file. The stream must be reliable and its two ends
-proved to each other, as TLS does. Every new link starts afresh: each end offers its blocks,
-and the other answers from which frame on it wants one, or that it has it.
+proved to each other, as TLS does. Every new link starts afresh: both ends greet; each offers its
+blocks, and the other answers from which frame on it wants one, or that it has it. Frames follow.
+By when something of it has to happen, or the peer is lost, is in :class:`LinkClock`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
-from retexo_fl.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
+from retexo_fl.errors import ChannelTimedOut, LocalProtocolError, PeerRefused, RemoteProtocolError
+from retexo_fl.exchange.block import BlockKey
 from retexo_fl.exchange.frames import Buffer
-from retexo_fl.exchange.link_clock import LinkClock
-from retexo_fl.exchange.link_events import (
+from retexo_fl.exchange.link.events import (
     BlockAsked,
     BlockDelivered,
     BlockOffered,
@@ -24,12 +26,12 @@ from retexo_fl.exchange.link_events import (
     PeerGreeted,
     PeerLeft,
 )
-from retexo_fl.exchange.link_incoming import IncomingOffers
-from retexo_fl.exchange.link_key import BlockKey
-from retexo_fl.exchange.link_limits import SessionLimits
-from retexo_fl.exchange.link_messages import (
+from retexo_fl.exchange.link.limits import SessionLimits
+from retexo_fl.exchange.link.messages import (
     Message,
     MessageKind,
+    MessageQueue,
+    MessageReader,
     Offer,
     RefusalCode,
     encode,
@@ -48,10 +50,8 @@ from retexo_fl.exchange.link_messages import (
     parse_refuse,
     parse_want,
 )
-from retexo_fl.exchange.link_outgoing import OutgoingOffers
-from retexo_fl.exchange.link_queue import MessageQueue
-from retexo_fl.exchange.link_reader import MessageReader
-from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.exchange.link.offers import IncomingOffers, OutgoingOffers
+from retexo_fl.exchange.link.reasons import Reason, refused
 
 #: Messages that wait to be sent beside one frame; a peer that lets more pile up never reads.
 _MAX_QUEUED_BYTES: Final = 2**18
@@ -297,3 +297,83 @@ _TAKERS: Final[dict[MessageKind, Callable[[LinkSession, Buffer], LinkEvent | Non
     MessageKind.PONG: lambda session, _: session._clock.answered(),
     MessageKind.BYE: LinkSession._take_bye,
 }
+
+
+# ---- deadlines -----------------------------------------------------------------------------------
+
+
+class LinkClock:
+    """Knows by when something has to happen; seconds of any clock that never goes back.
+
+    Args:
+        limits: How long each may take.
+        now_s: When the link began.
+    """
+
+    def __init__(self, limits: SessionLimits, now_s: float) -> None:
+        self._limits = limits
+        self._greet_by_s = now_s + limits.greeting_s
+        self._begun_s = now_s
+        self._message_by_s = math.inf
+        self._heard_s = now_s
+        self._pong_by_s = math.inf
+        self._ping_waits = False
+        self._num_pings = 0
+
+    def heard(self, now_s: float) -> None:
+        """Note that bytes came."""
+        self._heard_s, self._pong_by_s, self._ping_waits = now_s, math.inf, False
+
+    def greeted(self) -> None:
+        """Note that the peer has greeted."""
+        self._greet_by_s = math.inf
+
+    def message(self, started_bytes: int, now_s: float, *, is_new: bool) -> None:
+        """Note how large the message is that has begun; 0 if none has."""
+        if not started_bytes:
+            self._message_by_s = math.inf
+            return
+        if is_new or self._message_by_s == math.inf:
+            self._begun_s = now_s
+        allowed_s = self._limits.message_s + started_bytes / self._limits.least_bytes_per_s
+        self._message_by_s = self._begun_s + allowed_s
+
+    def sent(self, now_s: float) -> None:
+        """Note that bytes went to the transport; an answer to PING cannot come before."""
+        if self._ping_waits:
+            self._pong_by_s = now_s + self._limits.pong_within_s
+
+    def answered(self) -> None:
+        """Note that PONG came.
+
+        Raises:
+            RemoteProtocolError: Nobody asked for it.
+        """
+        if not self._num_pings:
+            raise RemoteProtocolError("PONG without PING")
+        self._num_pings -= 1
+
+    def next_deadline_s(self) -> float:
+        """Return when :meth:`check` has something to do at the latest."""
+        ping_s = math.inf if self._ping_waits else self._heard_s + self._limits.ping_after_s
+        return min(self._greet_by_s, self._message_by_s, self._pong_by_s, ping_s)
+
+    def check(self, now_s: float) -> bool:
+        """Return whether the peer must be asked for a sign.
+
+        Raises:
+            PeerRefused: It was too slow.
+            ChannelTimedOut: The peer is silent.
+        """
+        if now_s >= self._greet_by_s:
+            raise refused(Reason.SLOW, f"no greeting within {self._limits.greeting_s:g} s")
+        if now_s >= self._message_by_s:
+            raise refused(Reason.SLOW, "a message was not complete before its deadline")
+        if now_s >= self._pong_by_s:
+            raise ChannelTimedOut(f"nothing was received for {now_s - self._heard_s:.0f} s")
+        if self._ping_waits or now_s < self._heard_s + self._limits.ping_after_s:
+            return False
+        self._ping_waits = True
+        self._num_pings += 1
+        self._pong_by_s = now_s + self._limits.pong_within_s
+        return True

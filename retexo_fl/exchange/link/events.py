@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from retexo_fl.exchange.block import BlockKey
 from retexo_fl.exchange.frames import Buffer
-from retexo_fl.exchange.link_key import BlockKey
-from retexo_fl.exchange.link_messages import Offer, RefusalCode
+from retexo_fl.exchange.link.messages import Offer, RefusalCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from retexo_fl.errors import (
     PeerRefused,
     RemoteProtocolError,
 )
-from retexo_fl.exchange.link import LinkSession
-from retexo_fl.exchange.link_events import (
+from retexo_fl.exchange.link.events import (
     BlockAsked,
     BlockDelivered,
     BlockOffered,
@@ -27,8 +26,8 @@ from retexo_fl.exchange.link_events import (
     PeerGreeted,
     PeerLeft,
 )
-from retexo_fl.exchange.link_limits import SessionLimits
-from retexo_fl.exchange.link_messages import (
+from retexo_fl.exchange.link.limits import SessionLimits
+from retexo_fl.exchange.link.messages import (
     LINK_VERSION,
     MessageKind,
     Offer,
@@ -43,8 +42,9 @@ from retexo_fl.exchange.link_messages import (
     frame_prefix,
     parse_line,
 )
-from retexo_fl.exchange.link_outgoing import OutgoingOffers
-from tests.unit.exchange.links import (
+from retexo_fl.exchange.link.offers import OutgoingOffers
+from retexo_fl.exchange.link.session import LinkSession
+from tests.unit.exchange.link.links import (
     FRAME_BYTES,
     LIMITS,
     End,
