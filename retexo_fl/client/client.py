@@ -411,13 +411,14 @@ class GraphClient(Answering):
         again = self._is_again(request)
         if update is None:
             return self._sealing.answered(request, None, weights, len(weights), again=again)
-        size = len(update.update_sum)
         if "train" not in self._uses:
             # Peers' nodes, too, give a gradient.
             update = replace(update, update_sum=np.zeros_like(update.update_sum))
         answer = train_answer(update, self.weights.coded(request, update))
-        lost = size - int(np.count_nonzero(np.isfinite(update.update_sum)))
-        return self._sealing.answered(request, answer, weights, size, cut=lost, again=again)
+        values = update.update_sum
+        return self._sealing.answered(
+            request, answer, weights, len(values), values=values, again=again
+        )
 
     def _trainer(self, stage: int, digest: bytes) -> StageTrainer:
         """Return the trainer of a stage; only the latest is kept in memory."""

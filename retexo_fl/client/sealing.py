@@ -114,7 +114,7 @@ class Sealing:
         weights: np.ndarray | None = None,
         size: int = 0,
         *,
-        cut: int = 0,
+        values: np.ndarray | None = None,
         again: bool = False,
     ) -> AnswerT:
         """Return an answer as it leaves: under masks, where sums are masked.
@@ -124,13 +124,14 @@ class Sealing:
             answer: In the clear; None if :meth:`computed` returned that.
             weights: What it was computed with, decoded.
             size: How many values its array stands for.
-            cut: Of an update under masks, how many values were not finite.
+            values: Of an update, whose values that are not finite count as cut.
             again: The round was begun before.
         """
         if self._masks is None:
             assert answer is not None
             return answer
         facts = replace(self._facts, update=size)
+        cut = 0 if values is None else int(np.count_nonzero(~np.isfinite(values)))
         hidden: Any = KEYLESS
         with suppress(MaskingKeysLost):
             hidden = self._masks.hide(request, answer, weights, facts, cut=cut, again=again)

@@ -281,6 +281,18 @@ def test_a8_rows_that_are_not_finite_are_sent_and_counted(tmp_path: Path, value:
     assert moved.cut > 0
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_a8_values_of_an_update_that_are_not_finite_are_counted_as_cut(tmp_path: Path) -> None:
+    """Each local step leads 10**4 times as far as the one before it; the last one too far."""
+    steps = {"local-steps": 11, "local-optimizer": "sgd", "local-learning-rate": 10.0}
+    server = Adversary.in_one_process(tmp_path, CLIENTS, {**steps, "proximal-mu": 1000.0})
+    server.meet()
+    answers = server.ask(server.train(), server.everyone)
+    cut = server.added(server.train(), answers.values()).signed()[1][-1]
+    # Of updates that could not be computed there were one for each client.
+    assert CLIENTS < cut <= CLIENTS * len(server.weights)
+
+
 @pytest.mark.parametrize(
     "keys",
     [

@@ -251,13 +251,14 @@ class Adversary:
 
     def counts(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> np.ndarray:
         """Add up the counts of some answers."""
-        return self._added(request, answers).signed_counts()
+        return self.added(request, answers).signed_counts()
 
     def update(self, request: TrainRequest, among: Iterable[int]) -> np.ndarray:
         """Ask some clients for updates, and add these up as whole numbers."""
-        return self._added(request, self.ask(request, among).values()).signed()[0]
+        return self.added(request, self.ask(request, among).values()).signed()[0]
 
-    def _added(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> Sums:
+    def added(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> Sums:
+        """Add up some answers."""
         size = len(self.weights) if isinstance(request, TrainRequest) else 0
         lengths = sum_facts(self.config, self.parts[0].num_classes, update=size)
         total = form_of(request, lengths).zeros()
