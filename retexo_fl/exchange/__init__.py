@@ -1,10 +1,13 @@
 """The wire protocol of an exchange, sans-IO: vectors to frames and back, every byte checked."""
 
 from retexo_fl.exchange.block import BlockHeader, BlockTraffic
-from retexo_fl.exchange.block_check import BlockProgress, check_frame
-from retexo_fl.exchange.block_decoding import decode_block
-from retexo_fl.exchange.block_encoding import EncodedBlock, encode_block
-from retexo_fl.exchange.codecs import row_codec
+from retexo_fl.exchange.block_frames import (
+    BlockProgress,
+    EncodedBlock,
+    check_frame,
+    decode_block,
+    encode_block,
+)
 from retexo_fl.exchange.exact_sums import exact_total, sum_shared
 from retexo_fl.exchange.fixed_vectors import (
     FIXED,
@@ -19,6 +22,7 @@ from retexo_fl.exchange.frames import (
     WIRE_VERSION,
     FrameKind,
 )
+from retexo_fl.exchange.row_coding import row_codec
 from retexo_fl.exchange.vectors import Vectors, to_csr, to_dense
 
 __all__ = [

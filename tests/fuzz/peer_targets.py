@@ -12,11 +12,17 @@ import numpy as np
 from retexo_fl.additions.bluetooth.sdp import answer_parts, offers
 from retexo_fl.additions.kernel_path.carrying.control import Book, Grant, Notice, Way
 from retexo_fl.exchange import decode_block, encode_block, to_csr
-from retexo_fl.exchange.block_check import NOTHING, check_frame, sound_prefix
-from retexo_fl.exchange.codecs import LEVELS, encode_few_bits, encode_rows
+from retexo_fl.exchange.block_frames import NOTHING, check_frame, sound_prefix
 from retexo_fl.exchange.frames import HEADER_BYTES, split_frames
 from retexo_fl.exchange.parcels import Parcel, ParcelKind, ParcelStream
-from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
+from retexo_fl.exchange.row_coding import (
+    LEVELS,
+    RowsShape,
+    decode_rows,
+    encode_few_bits,
+    encode_rows,
+    parse_coding,
+)
 from tests.fuzz.target import Target
 from tests.unit.additions.bluetooth.test_sdp import BLUEZ
 from tests.unit.exchange.blocks import header_of

@@ -19,7 +19,7 @@ from retexo_fl.channels.roster import Roster
 from retexo_fl.channels.transports.relay import RelayTransport
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import IdentityError
-from retexo_fl.exchange import block_decoding, decode_block, encode_block, frames, to_dense
+from retexo_fl.exchange import block_frames, decode_block, encode_block, frames, to_dense
 from retexo_fl.exchange.frames import FrameHeader
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from tests.support.loopback import free_ports
@@ -104,7 +104,7 @@ def test_a_frame_is_parsed_and_summed_twice_and_decoded_once(
 
         monkeypatch.setattr(owner, name, call)
 
-    for owner, name in ((FrameHeader, "parse"), (frames, "_checksum"), (block_decoding, "_rows")):
+    for owner, name in ((FrameHeader, "parse"), (frames, "_checksum"), (block_frames, "_rows")):
         counted(owner, name)
     world = World.of(tmp_path, 2)
     clients = [world.client(number) for number in range(2)]

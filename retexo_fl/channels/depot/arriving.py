@@ -10,7 +10,7 @@ from retexo_fl.channels.base import BlockKey
 from retexo_fl.channels.gate import Admission
 from retexo_fl.errors import ChannelUnavailable, PartitionError, PeerRefused, RemoteProtocolError
 from retexo_fl.exchange.block import check_same_block
-from retexo_fl.exchange.block_check import NOTHING, BlockProgress, check_frame, sound_prefix
+from retexo_fl.exchange.block_frames import NOTHING, BlockProgress, check_frame, sound_prefix
 from retexo_fl.exchange.frames import Buffer
 from retexo_fl.exchange.link.reasons import Reason, refused
 from retexo_fl.files import FileStamp, file_stamp

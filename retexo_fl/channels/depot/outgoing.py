@@ -12,7 +12,7 @@ from typing import Self
 from retexo_fl.channels.base import BlockKey
 from retexo_fl.channels.depot.files import delivered_mark
 from retexo_fl.errors import ChannelUnavailable, RemoteProtocolError
-from retexo_fl.exchange.block_check import sound_prefix
+from retexo_fl.exchange.block_frames import sound_prefix
 from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader, FrameKind
 from retexo_fl.files import FileStamp, file_stamp, write_whole
 

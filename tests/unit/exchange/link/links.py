@@ -10,7 +10,7 @@ import numpy as np
 from retexo_fl.errors import PeerRefused, RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, BlockProgress, check_frame, encode_block
 from retexo_fl.exchange.block import BlockKey
-from retexo_fl.exchange.block_check import sound_prefix
+from retexo_fl.exchange.block_frames import sound_prefix
 from retexo_fl.exchange.link.events import (
     BlockAsked,
     BlockDelivered,
