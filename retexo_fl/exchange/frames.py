@@ -5,7 +5,7 @@ Header, little-endian::
     magic "RTXO" | version u8 | kind u8 | positions u8 | values u8
     sequence u32 | num_rows u32 | payload_bytes u32 | checksum u32
 
-``positions`` and ``values`` name the coding of a ROWS frame (see :mod:`.row_coding`), else they are 0.
+``positions`` and ``values`` name the coding of a ROWS frame (:mod:`.row_coding`), else they are 0.
 The checksum is the CRC-32 of the header's first 20 bytes and the payload. It starts from the CRC-32
 of the block's HELLO payload (from 0 in HELLO itself), so a frame of another block never fits in.
 """

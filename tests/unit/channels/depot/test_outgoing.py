@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.channels import BlockKey
-from retexo_fl.channels.delivery_times import DeliveryTimes
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.channels.depot.outgoing import DeliveryTimes
 from tests.support.peer_networks import frames_of, header_of
 
 
