@@ -12,8 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from retexo_fl.channels.accounts import NetworkReport, RefusalLog
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of, source_of
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.channels.doorway import Doorway
-from retexo_fl.channels.handshake import Proved, prove
+from retexo_fl.channels.doorway import Doorway, Proved, prove
 from retexo_fl.channels.identity import Identity, certificate_digest
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.peer import Peer

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from retexo_fl.channels.accounts import PeerAccount, PeerReport, RefusalLog
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.channels.handshake import Proved
-from retexo_fl.channels.limits import LinkLimits
-from retexo_fl.channels.patience import Backoff, Holds, looks_every_s, loop_time_s
+from retexo_fl.channels.doorway import Proved
+from retexo_fl.channels.limits import Backoff, Holds, LinkLimits, looks_every_s, loop_time_s
 from retexo_fl.channels.peer_link import PeerLink
 from retexo_fl.channels.roster import Member
 from retexo_fl.errors import RetexoError

@@ -15,7 +15,7 @@ import pytest
 
 from retexo_fl.agent.remote import RemoteClient, ask_agent
 from retexo_fl.channels import BlockKey
-from retexo_fl.channels.handshake import prove
+from retexo_fl.channels.doorway import prove
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.roster import Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context

@@ -13,7 +13,7 @@ import pytest
 
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.channels import BlockKey
-from retexo_fl.channels.handshake import Proved
+from retexo_fl.channels.doorway import Proved
 from retexo_fl.client.api import chain_digest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from retexo_fl.channels import BlockKey
+from retexo_fl.channels.doorway import Proved, prove
 from retexo_fl.channels.gate import Admission
-from retexo_fl.channels.handshake import Proved, prove
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context

@@ -13,8 +13,8 @@ import numpy as np
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.channels.doorway import Proved, prove
 from retexo_fl.channels.gate import Admission
-from retexo_fl.channels.handshake import Proved, prove
 from retexo_fl.channels.identity import Identity, make_identity
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork

@@ -9,8 +9,7 @@ import pytest
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.accounts import ChannelCounters, RefusalLog
-from retexo_fl.channels.limits import LinkLimits
-from retexo_fl.channels.patience import Backoff, Holds, looks_every_s
+from retexo_fl.channels.limits import Backoff, Holds, LinkLimits, looks_every_s
 from retexo_fl.errors import (
     ChannelClosed,
     ChannelTimedOut,
