@@ -19,7 +19,7 @@ from retexo_fl.config import RunConfig, client_plugins, config_values, make_conf
 from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import LINKS, check_task
+from retexo_fl.graph.labels import check_task
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes
 
@@ -100,7 +100,7 @@ def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:
     fewest = _fewest_summed(config, train)
     if fewest >= limits.least_train_nodes:
         return
-    unit = "train edge" if config.task == LINKS else "train node"
+    unit = f"train {config.goal.examples}"
     what = f"an update would sum over {counted(fewest, unit)}"
     if fewest < train:
         what = (

@@ -78,7 +78,7 @@ class _Running:
     request: wire.Request
     #: Set when another question of the job has come: the server no longer waits for this one.
     superseded: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[Outcome] | None = None
+    computation: asyncio.Task[Outcome] | None = None
     outcome: Outcome = field(default_factory=Outcome)
 
 
@@ -130,15 +130,15 @@ class AgentService:
         if running is None or running.request.identity != request.identity:
             _check_not_older(request.ticket, running)
             running = self._start(request, running)
-        assert running.task is not None
-        return await asyncio.shield(running.task)
+        assert running.computation is not None
+        return await asyncio.shield(running.computation)
 
     async def forget(self, job: str) -> bool:
         """Drop a job; a round of it that waits for peers ends."""
         running = self._running.get(job)
-        if running is not None and running.task is not None:
+        if running is not None and running.computation is not None:
             running.superseded.set()
-            await asyncio.wait({running.task})
+            await asyncio.wait({running.computation})
         return await self._compute.run(lambda: self._jobs.forget(job))
 
     def close(self) -> None:
@@ -147,21 +147,21 @@ class AgentService:
         Callers get no answer, which would be final: they ask again when the agent is back.
         """
         for running in self._running.values():
-            assert running.task is not None
-            running.task.cancel()
+            assert running.computation is not None
+            running.computation.cancel()
         self._waiters.shutdown(wait=False, cancel_futures=True)
 
     def _start(self, request: wire.Request, previous: _Running | None) -> _Running:
         running = _Running(request=request)
-        running.task = asyncio.create_task(self._in_turn(running, previous))
+        running.computation = asyncio.create_task(self._in_turn(running, previous))
         self._running[request.ticket.job] = running
         return running
 
     async def _in_turn(self, running: _Running, previous: _Running | None) -> Outcome:
         try:
-            if previous is not None and previous.task is not None:
+            if previous is not None and previous.computation is not None:
                 previous.superseded.set()
-                await asyncio.wait({previous.task})
+                await asyncio.wait({previous.computation})
             return await self._work(running)
         finally:
             if self._running.get(running.request.ticket.job) is running:

@@ -21,7 +21,6 @@ from retexo_fl.client.run_memory import (
 )
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.forecasts import FORECASTS, LAZY
 from retexo_fl.training.effective_plan import effective_plan
@@ -55,7 +54,7 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
     Raises:
         AgreementError: There are too few clients to tolerate so many.
     """
-    takes_sums = layer_class(config.model).sums_messages and config.task != LINKS
+    takes_sums = layer_class(config.model).sums_messages and config.goal.sums_suffice
     kinds = PLAN_KINDS if takes_sums else PLAN_KINDS[:1]
     parts = planned.parts
     chosen = effective_plan(config)

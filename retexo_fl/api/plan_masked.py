@@ -15,7 +15,6 @@ from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.training.cohorts import brought, simulated_agreement, terms_of
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
@@ -119,7 +118,8 @@ def _read_rows(
     total = int(ends[-1])
     reached = np.zeros(total, bool)
     for part, ids in zip(parts, numbers, strict=True):
-        trains = part.train_mask | (config.task == LINKS)
+        # Where edges are split any node may be an end of one that is trained on.
+        trains = part.train_mask | (not config.goal.splits_nodes)
         reached[ids[: part.num_inner][trains]] = True
     own_rows_only = shape.has_basis and not shape.basis_of_sums
     # Gradients of the first layer reach so far from a train node.

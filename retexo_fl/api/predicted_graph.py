@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
 from retexo_fl.config.checks import OF_TABLES
+from retexo_fl.config.goals import AUTO
 from retexo_fl.errors import ConfigurationError, DatasetError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool
             **{key: trained[key] for key in as_trained},
             **given,
             "task": model.config.task,
-            "split": "auto" if model.config.task == "links" else model.config.split,
+            "split": model.config.split if model.config.goal.splits_nodes else AUTO,
         }
     )
 

@@ -32,6 +32,7 @@ from retexo_fl.cli.superlink import (
     deployed_values,
     deployment_address,
 )
+from retexo_fl.config.goals import Goal
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_bytes, format_counted
 
@@ -168,7 +169,7 @@ def _predict(  # noqa: PLR0913 - so many options
         f"predictions     {inference.out / f'predictions-*{_ending(asked.form)}'}",
         f"summary         {inference.out / SUMMARY_NAME}",
     )
-    _tell(inference.model.config.task, summary, places)
+    _tell(inference.model.config.goal, summary, places)
 
 
 def _predict_in_place(
@@ -221,7 +222,7 @@ def _predict_in_place(
         f"predictions     {kept} below each client's own folder",
         f"summary         {path}",
     )
-    _tell(config.task, summary, places)
+    _tell(config.goal, summary, places)
 
 
 def _form(form: str, spreadsheet_safe: bool) -> str:
@@ -241,22 +242,18 @@ def _ending(form: str) -> str:
     return Path(predictions_name(0, form)).suffix
 
 
-def _tell(task: str, summary: Mapping[str, Any], places: Sequence[str]) -> None:
+def _tell(goal: Goal, summary: Mapping[str, Any], places: Sequence[str]) -> None:
     """Print what was predicted, how good it is, and ``places``: lines of where it is."""
-    from retexo_fl.graph.labels import LINKS, REGRESSION
-
     payload = summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
     judged = ["validation", "test"] if summary["labelled"]["validation"]["nodes"] else ["test"]
-    what = ""
-    if task == LINKS:
-        judged, what = [], "the likeliest links of "
-    # There are no right answers of numbers.
-    counts_right = task != REGRESSION
+    if not goal.splits_nodes:
+        # What has no node of a use is not judged.
+        judged = []
     lines = [
-        f"predicted       {what}{nodes} of {clients}",
-        *(line for use in judged for line in _figures(summary, use, counts_right=counts_right)),
+        f"predicted       {goal.predicts}{nodes} of {clients}",
+        *(line for use in judged for line in _figures(summary, use, goal.counts_right)),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         *places,
@@ -267,7 +264,7 @@ def _tell(task: str, summary: Mapping[str, Any], places: Sequence[str]) -> None:
     tell("\n".join(lines))
 
 
-def _figures(summary: Mapping[str, Any], use: str, *, counts_right: bool) -> list[str]:
+def _figures(summary: Mapping[str, Any], use: str, counts_right: bool) -> list[str]:
     """Return how good the predictions of some nodes are: by the run's metric, and by accuracy."""
     labelled, metric = summary["labelled"][use], summary.get("metric")
     of = f"of {format_counted(labelled['nodes'], f'labelled {use} node')}"

@@ -35,7 +35,6 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
-from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.plugins import is_plugin
 from retexo_fl.training.judging import report_length
 from retexo_fl.training.label_facts import label_sums_length, label_words
@@ -103,7 +102,7 @@ def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
         label_sums=label_sums_length(config, classes),
         label_words=label_words(config),
         metric_counts=metric is not None and metric.counts,
-        report_counts=config.task != REGRESSION,
+        report_counts=config.goal.counts_right,
         in_batches=config.sampler != "none",
         # What is the user's own may be anything.
         least_loss=-math.inf if is_plugin(config.loss) else 0.0,
@@ -297,5 +296,5 @@ def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
 
 def own_figure(tally: Tally, config: RunConfig, metric: Metric | None) -> tuple[float, ...]:
     """Return what a metric makes of one client's own nodes; nothing where that is undefined."""
-    value = Score.of(tally, metric, counts_right=config.task != REGRESSION).value
+    value = Score.of(tally, metric, counts_right=config.goal.counts_right).value
     return () if value is None else (value,)

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.client.edge_fit import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
-from retexo_fl.config.goals import AUTO, split_name
+from retexo_fl.config.goals import AUTO
 from retexo_fl.config.value_forms import OF_ONE_CLASS
 from retexo_fl.dates import Moment
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
@@ -31,7 +31,7 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
-from retexo_fl.graph.labels import LINKS, REGRESSION, check_task, unknown_labels
+from retexo_fl.graph.labels import LINKS, check_task, unknown_labels
 from retexo_fl.graph.masks import published_split
 from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
@@ -127,7 +127,7 @@ def settled_parts(
 def _with_own_split(config: RunConfig, graph: Graph) -> tuple[RunConfig, str]:
     """Choose the split that a graph brings where none is chosen; say, and return, what it is."""
     chosen = config.split
-    if config.task == LINKS or not graph.masks.columns:
+    if not config.goal.splits_nodes or not graph.masks.columns:
         return config, ""
     if chosen == AUTO:
         config = replace(config, split=PUBLISHED if graph.masks.columns == 1 else f"{PUBLISHED}:0")
@@ -139,7 +139,7 @@ def _with_own_split(config: RunConfig, graph: Graph) -> tuple[RunConfig, str]:
     if chosen == AUTO:
         if graph.masks.columns > 1:
             notes.append(f"column 0 of {graph.masks.columns}, {PUBLISHED}:1 is the next")
-        drawn = split_name(config.task, AUTO)
+        drawn = config.goal.split_name(AUTO)
         notes.append(f"no split was chosen, {drawn} would draw another")
     if notes:
         logger.warning("%s: %s, %s (%s)", graph.name, masks, found.counts, "; ".join(notes))
@@ -209,8 +209,10 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
         ConfigurationError: It cannot be cut as asked, or ``outputs`` is not that of the task, or
             of the recipe's classes.
     """
-    if config.task in {LINKS, REGRESSION} and outputs != 1:
-        raise ConfigurationError(f"unlabelled: got {outputs}; expected 1 with task {config.task}")
+    if config.goal.outputs not in {None, outputs}:
+        raise ConfigurationError(
+            f"unlabelled: got {outputs}; expected {config.goal.outputs} with task {config.task}"
+        )
     with Step(f"loading {config.graph_name}", quiet=_may_download(config)):
         graph = load_graph(
             config,
@@ -234,7 +236,7 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
 
 def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Split:
     """Split labelled nodes; none where edges are split, which clients do by themselves."""
-    if config.task == LINKS:
+    if not config.goal.splits_nodes:
         none = np.zeros(graph.num_nodes, dtype=bool)
         return Split(train=none, val=none, test=none)
     return make_split(graph, assignment, split=config.split_name, seed=config.seed)
@@ -446,7 +448,7 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
     for part in parts:
         check_task(part.labels, config.task, source=f"{source}/{part_name(part.client)}")
     tell_scale(source, [part.features for part in parts], parts[0].recipe)
-    if config.task != LINKS and not any(part.train_mask.any() for part in parts):
+    if config.goal.splits_nodes and not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{source}: no part has a train node; expected at least one")
     return _checked(SettledParts(config=config, parts=parts))
 

@@ -19,7 +19,6 @@ from retexo_fl.config import RunConfig
 from retexo_fl.config.value_forms import BUDGET_UNITS
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.graph.sources.synthetic.degrees import PowerLaw
 from retexo_fl.graph.sources.synthetic.spec import is_synthetic, parse_synthetic
 from retexo_fl.layers.named import layer_class
@@ -132,7 +131,7 @@ def rows_are_on_disk(config: RunConfig, size: GraphSize) -> bool:
         PluginError: The model is no layer.
     """
     plain = config.engine == "inline" and not config.traits.end_to_end
-    if not plain or config.task == LINKS or config.sampler != "none":
+    if not plain or not config.goal.sums_suffice or config.sampler != "none":
         return False
     if layer_class(config.model).fixed_width(1) is None:
         return False

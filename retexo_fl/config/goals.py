@@ -17,54 +17,80 @@ AUTO: Final = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What fits a task; losses and metrics by what stands before a colon, the first by default."""
+    """What a task is, as far as a configuration alone says it.
 
-    losses: tuple[str, ...]
+    Attributes:
+        losses: That fit, by what stands before a colon; the first by default.
+        metrics: Likewise.
+        weighs_classes: Classes, or labels, may have weights.
+        split: By default.
+        splits_nodes: Nodes are split before a training; else each client splits its edges.
+        examples: What a loss is summed over, as sentences name one.
+        outputs: Of a model; None where labels say how many there are.
+        counts_right: An answer is right or wrong; not so of numbers.
+        at_most_nodes: There are no more examples than nodes.
+        sums_suffice: Of its neighbours a layer needs no more than their sum; not so where a loss
+            is of both ends of an edge.
+        predicts: What is predicted of each node, as a sentence begins; empty for its label.
+    """
+
+    losses: tuple[str, ...] = ("cross-entropy", "focal")
     metrics: tuple[str, ...]
     weighs_classes: bool = True
+    split: str = "random:0.2/0.1/0.7"
+    splits_nodes: bool = True
+    examples: str = "node"
+    outputs: int | None = None
+    counts_right: bool = True
+    at_most_nodes: bool = True
+    sums_suffice: bool = True
+    predicts: str = ""
+
+    def loss_name(self, loss: str) -> str:
+        """Return the loss, where a configuration leaves it to the task."""
+        return self.losses[0] if loss == AUTO else loss
+
+    def metric_name(self, metric: str) -> str:
+        """Return the metric, where a configuration leaves it to the task."""
+        return self.metrics[0] if metric == AUTO else metric
+
+    def split_name(self, split: str) -> str:
+        """Return the split, where a configuration leaves it to the task."""
+        return self.split if split == AUTO else split
 
 
 _RANKINGS: Final = ("roc-auc", "average-precision")
 GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
     {
         "classes": Goal(
-            losses=("cross-entropy", "focal"),
             metrics=(
                 *("accuracy", "balanced-accuracy", "macro-f1", *OF_ONE_CLASS),
                 *(*_RANKINGS, "log-loss"),
             ),
         ),
         "multi-label": Goal(
-            losses=("cross-entropy", "focal"),
             metrics=(*_RANKINGS, "accuracy", "macro-f1", *OF_ONE_CLASS, "log-loss"),
         ),
         "regression": Goal(
-            losses=("squared",), metrics=("rmse", "mae", "r2"), weighs_classes=False
+            losses=("squared",),
+            metrics=("rmse", "mae", "r2"),
+            weighs_classes=False,
+            outputs=1,
+            counts_right=False,
         ),
         "links": Goal(
-            losses=("cross-entropy", "focal"),
             metrics=(*_RANKINGS, "hits", "mrr", "accuracy", "log-loss"),
             weighs_classes=False,
+            split="random:0.85/0.05/0.1",
+            splits_nodes=False,
+            examples="edge",
+            outputs=1,
+            at_most_nodes=False,
+            sums_suffice=False,
+            predicts="the likeliest links of ",
         ),
     }
 )
-
-
-def loss_name(task: str, loss: str) -> str:
-    """Return the loss of a task, where a configuration leaves it to the task."""
-    return GOALS[task].losses[0] if loss == AUTO else loss
-
-
-def metric_name(task: str, metric: str) -> str:
-    """Return the metric of a task, where a configuration leaves it to the task."""
-    return GOALS[task].metrics[0] if metric == AUTO else metric
-
-
-def split_name(task: str, split: str) -> str:
-    """Return the split of a task, where a configuration leaves it to the task."""
-    if split != AUTO:
-        return split
-    return "random:0.85/0.05/0.1" if task == "links" else "random:0.2/0.1/0.7"
 
 
 def check_goal(values: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS, Algorithm
 from retexo_fl.config.checks import check_alone, check_together
-from retexo_fl.config.goals import GOALS, loss_name, metric_name, split_name
+from retexo_fl.config.goals import GOALS, Goal
 from retexo_fl.config.keys import (
     KeyInfo,
     Lean,
@@ -611,19 +611,24 @@ class RunConfig:
         check_together(config_values(self))
 
     @property
+    def goal(self) -> Goal:
+        """What its task is."""
+        return GOALS[self.task]
+
+    @property
     def loss_name(self) -> str:
         """The loss, where ``loss`` leaves it to the task."""
-        return loss_name(self.task, self.loss)
+        return self.goal.loss_name(self.loss)
 
     @property
     def metric_name(self) -> str:
         """The metric, where ``metric`` leaves it to the task."""
-        return metric_name(self.task, self.metric)
+        return self.goal.metric_name(self.metric)
 
     @property
     def split_name(self) -> str:
         """The split, where ``split`` leaves it to the task."""
-        return split_name(self.task, self.split)
+        return self.goal.split_name(self.split)
 
     @property
     def traits(self) -> Algorithm:

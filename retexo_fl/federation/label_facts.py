@@ -13,7 +13,7 @@ from retexo_fl.client.api import HelloAnswer, LabelsAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError
 from retexo_fl.federation.asking import named
-from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
 from retexo_fl.training.label_facts import (
     absent_classes,
     facts_of,
@@ -88,7 +88,8 @@ class LabelTotals:
         Raises:
             RemoteProtocolError: It does not fit the counts of the clients' hellos.
         """
-        if any(not 0 <= count <= hello.nodes for count in answer.uses) and config.task != LINKS:
+        is_odd = any(not 0 <= count <= hello.nodes for count in answer.uses)
+        if is_odd and config.goal.at_most_nodes:
             raise RemoteProtocolError(
                 f"class counts are {list(answer.uses)[:9]}; expected counts of {hello.nodes} nodes"
             )

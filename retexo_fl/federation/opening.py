@@ -24,7 +24,6 @@ from retexo_fl.federation.rounds.mask_keys import (
     cohort_count,
 )
 from retexo_fl.federation.wrappers import Rounds
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
@@ -92,7 +91,7 @@ def open_attempt(
         clients=config.clients,
         to_train=to_train,
         all_train=in_rounds,
-        counts_links=to_train and config.task == LINKS,
+        counts_links=to_train and not config.goal.at_most_nodes,
         useful=cohort_count(config),
     )
     shape = shape_of(federation)

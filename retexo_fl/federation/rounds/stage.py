@@ -26,7 +26,6 @@ from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import check_own
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
-from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.methods.pieces.local_steps.script import ControlVariates
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
@@ -390,7 +389,7 @@ class StageTraining:
         )
 
     def _score(self, found: Tally) -> Score:
-        return Score.of(found, self._metric, counts_right=self._config.task != REGRESSION)
+        return Score.of(found, self._metric, counts_right=self._config.goal.counts_right)
 
     def _round_facts(self, number: int) -> RoundFacts:
         return RoundFacts(

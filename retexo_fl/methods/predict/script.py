@@ -45,7 +45,6 @@ from retexo_fl.federation.opening import Joined, open_attempt
 from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.federation.training import Follower, Training
-from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.methods.lazy.script import lazy
 from retexo_fl.run_log.events import (
@@ -225,7 +224,7 @@ class PredictionLoop(Follower):
             answers=answers,
             missing=sum(self._job.missing.values()),
             ledger=self._job.ledger,
-            counts_right=self.config.task != REGRESSION,
+            counts_right=self.config.goal.counts_right,
             metric=self._metric(answers),
         )
 

@@ -48,13 +48,13 @@ class Open:
     """Make a task.
 
     Attributes:
-        task: Its number.
+        task_number: Of the task.
         maker: Factory and settings, packed.
         arrays: Where the shared arrays stand, those of ``maker`` included.
         exchange: Where weights and sums stand.
     """
 
-    task: int
+    task_number: int
     maker: bytes
     arrays: Layout
     exchange: Layout
@@ -64,7 +64,7 @@ class Open:
 class Announce:
     """Of the announced shares keep the first ``keep``; ``shares`` come after these."""
 
-    task: int
+    task_number: int
     keep: int
     shares: tuple[Share, ...]
 
@@ -74,11 +74,11 @@ class Step:
     """Compute a share at the weights that stand in memory.
 
     Attributes:
-        task: Number of the task.
+        task_number: Of the task.
         order: The share, or how many announced shares to drop before the one to compute.
     """
 
-    task: int
+    task_number: int
     order: Share | int
 
 
@@ -86,7 +86,7 @@ class Step:
 class Close:
     """Release a task."""
 
-    task: int
+    task_number: int
 
 
 # ---- from a worker ------------------------------------------------------------------------------

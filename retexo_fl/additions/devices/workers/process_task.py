@@ -75,7 +75,7 @@ class ProcessTask:
             mapped = exchange.mapped("write")
             self._weights, self._sums = mapped[WEIGHTS], mapped[SUMS]
             message = Open(
-                task=self._number,
+                task_number=self._number,
                 maker=maker,
                 arrays=shared.layout,
                 exchange=exchange.layout,
@@ -92,7 +92,7 @@ class ProcessTask:
                 self._workers, self._announced, shares, strict=True
             ):
                 keep, added = announced.replace(coming)
-                worker.send(Announce(task=self._number, keep=keep, shares=added))
+                worker.send(Announce(task_number=self._number, keep=keep, shares=added))
 
     def step(self, weights: np.ndarray, shares: Sequence[Share]) -> StepSums:
         """Compute one share on each worker, and add up."""
@@ -128,7 +128,7 @@ class ProcessTask:
             # A worker that has ended meanwhile holds nothing; the pool has marked it by now.
             with suppress(DeviceFailed), self._pool.in_use():
                 for worker in self._workers:
-                    worker.send(Close(task=self._number))
+                    worker.send(Close(task_number=self._number))
         self._workers = ()
 
     def _demand_workers(self) -> None:
@@ -140,7 +140,7 @@ class ProcessTask:
         for place, share in enumerate(shares):
             if len(share.items):
                 order = self._announced[place].order(share)
-                self._workers[place].send(Step(task=self._number, order=order))
+                self._workers[place].send(Step(task_number=self._number, order=order))
                 busy[place] = self._workers[place]
         return busy
 

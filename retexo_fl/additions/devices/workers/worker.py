@@ -77,14 +77,14 @@ class _Worker:
         )
         weights = torch.from_numpy(exchange[WEIGHTS])
         sums = torch.from_numpy(exchange[SUMS][self._settings.place])
-        self._tasks[message.task] = (runner, weights, sums)
+        self._tasks[message.task_number] = (runner, weights, sums)
         self._connection.send(Opened())
 
     def announce(self, message: Announce) -> None:
-        self._tasks[message.task][0].announce(message.keep, message.shares)
+        self._tasks[message.task_number][0].announce(message.keep, message.shares)
 
     def step(self, message: Step) -> None:
-        runner, weights, sums = self._tasks[message.task]
+        runner, weights, sums = self._tasks[message.task_number]
         result = runner.run(message.order, weights, sums)
         self._connection.send(
             Done(
@@ -96,7 +96,7 @@ class _Worker:
         )
 
     def close(self, message: Close) -> None:
-        self._tasks.pop(message.task)[0].close()
+        self._tasks.pop(message.task_number)[0].close()
 
 
 def _read(connection: Connection, messages: queue.SimpleQueue[Callable[[_Worker], None]]) -> None:

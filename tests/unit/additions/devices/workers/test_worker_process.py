@@ -126,7 +126,7 @@ def _started() -> WorkerProcess:
 @pytest.mark.system
 def test_worker_ends_where_its_host_ends_between_a_message_and_its_descriptors() -> None:
     worker = _started()
-    worker.send(Open(task=1, maker=b"", arrays=(), exchange=()))
+    worker.send(Open(task_number=1, maker=b"", arrays=(), exchange=()))
     worker.hang_up()
     ended = os.waitid(os.P_PID, worker.process_id, os.WEXITED | os.WNOWAIT)
     worker.close()
