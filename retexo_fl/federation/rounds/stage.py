@@ -96,6 +96,7 @@ class StageTraining:
             self._held = state.weights.copy()
         self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
         self._metric = make_metric(config.metric_name, config.task, label_facts)
+        self._counts_right = config.goal.counts_right
         if not self._steps:
             self._steps = codec.first_steps(
                 len(state.weights),
@@ -389,7 +390,7 @@ class StageTraining:
         )
 
     def _score(self, found: Tally) -> Score:
-        return Score.of(found, self._metric, counts_right=self._config.goal.counts_right)
+        return Score.of(found, self._metric, counts_right=self._counts_right)
 
     def _round_facts(self, number: int) -> RoundFacts:
         return RoundFacts(
