@@ -10,7 +10,7 @@ from typing import Final
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
-from retexo_fl.client.headers import StageExchange
+from retexo_fl.client.peer_exchange import StageExchange
 from retexo_fl.client.vector_carrier import MOST_GRANTS, is_control, most_control_bytes, split_layer
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import HEADER_BYTES

@@ -16,9 +16,8 @@ import numpy as np
 
 from retexo_fl.channels.base import BlockKey, Channel
 from retexo_fl.client.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, TrainRequest
-from retexo_fl.client.headers import InnerBlock, RoundName
 from retexo_fl.client.inner_vectors import fixed_outgoing, vectors_received
-from retexo_fl.client.peer_exchange import PeerExchange
+from retexo_fl.client.peer_exchange import InnerBlock, PeerExchange, RoundName
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.exchange import BlockHeader, to_dense, wire_codec

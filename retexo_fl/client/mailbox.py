@@ -10,8 +10,7 @@ from scipy.sparse import csr_array, vstack
 
 from retexo_fl.channels.base import Channel
 from retexo_fl.client.api import Ticket, Traffic
-from retexo_fl.client.headers import StageExchange
-from retexo_fl.client.peer_exchange import PeerExchange
+from retexo_fl.client.peer_exchange import PeerExchange, StageExchange
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
 from retexo_fl.errors import ConfigurationError, ExchangeIncomplete
 from retexo_fl.exchange import (

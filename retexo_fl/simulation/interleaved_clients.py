@@ -23,7 +23,7 @@ from retexo_fl.client.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.client.headers import RoundName
+from retexo_fl.client.peer_exchange import RoundName
 from retexo_fl.simulation.interleaved import RoundOutcome, Watcher, no_watch, run_round
 from retexo_fl.training.rounds import Steps
 

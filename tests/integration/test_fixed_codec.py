@@ -17,9 +17,9 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.client.headers import RoundName
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.peer_exchange import RoundName
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig

@@ -10,8 +10,8 @@ import pytest
 
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.client.api import Ticket, Traffic, chain_digest
-from retexo_fl.client.headers import StageExchange
 from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.peer_exchange import StageExchange
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete

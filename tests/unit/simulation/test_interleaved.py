@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from retexo_fl.client.headers import RoundName
+from retexo_fl.client.peer_exchange import RoundName
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.simulation.interleaved import run_round
 from retexo_fl.training.rounds import InnerExchange, Steps

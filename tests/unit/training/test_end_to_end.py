@@ -21,7 +21,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.factory import InProcessClients
-from retexo_fl.client.headers import RoundName
+from retexo_fl.client.peer_exchange import RoundName
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.config import make_config

@@ -17,7 +17,7 @@ from retexo_fl.additions.kernel_path.carrying.control import (
 from retexo_fl.agent import wire
 from retexo_fl.agent.service import _Running
 from retexo_fl.client.api import EvaluateRequest, HelloRequest, Ticket
-from retexo_fl.client.headers import InnerBlock, RoundName
+from retexo_fl.client.peer_exchange import InnerBlock, RoundName
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete, StaleAttempt
