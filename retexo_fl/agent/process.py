@@ -17,7 +17,6 @@ from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import question_bytes
 from retexo_fl.agent.carrier_path import CarrierPath
-from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.meter import Meter
@@ -27,7 +26,7 @@ from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.promises import part_digest
 from retexo_fl.agent.question_log import QuestionLog
-from retexo_fl.agent.service import AgentService, Outcome
+from retexo_fl.agent.service import AgentService, ComputeThread, Outcome
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts, without_bytes

@@ -1,22 +1,23 @@
 """What becomes of a question: asked once or twice, it is computed once, and never in the way.
 
-Runs in the event loop's thread; everything that touches a client runs in the compute thread. A
-round that exchanges leaves that thread while it waits for its peers, so that two trainings cannot
-wait for each other.
+Runs in the event loop's thread; everything that touches a client runs in the one thread that
+computes (:class:`ComputeThread`), so that the sockets are served meanwhile. A round that exchanges
+leaves that thread while it waits for its peers, so that two trainings cannot wait for each other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.carrier_path import Arrivals
-from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
@@ -315,3 +316,50 @@ def _check_not_older(ticket: Ticket, running: _Running | None) -> None:
             f"job {ticket.job}: attempt {ticket.attempt} was superseded by attempt "
             f"{running.request.ticket.attempt}"
         )
+
+
+# ---- the thread that computes --------------------------------------------------------------------
+
+
+class ComputeThread:
+    """Runs calls one after the other; a client of a job is only ever touched in here.
+
+    The thread does not hold the process: what it computes when the agent stops is on disk or can be
+    computed again. It begins with the first call, so that privileges which the process drops before
+    that are none of its own.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._busy = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is running."""
+        return self._busy.is_set()
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """Return what ``call`` returns, or raise what it raises; from one event loop's thread."""
+        if not self._thread.is_alive():
+            self._thread.start()
+        future: Future[Result] = Future()
+        self._calls.put((future, call))
+        return await asyncio.wrap_future(future)
+
+    def _run(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            self._busy.set()
+            try:
+                result = call()
+            except BaseException as error:
+                # The caller gets the error; the thread continues.
+                self._busy.clear()
+                future.set_exception(error)
+            else:
+                self._busy.clear()
+                future.set_result(result)
+            del future, call

@@ -34,7 +34,6 @@ from retexo_fl.exchange import (
 from retexo_fl.graph import PeerPlan
 from retexo_fl.ledger import Volume
 
-
 _LOG: Final = logging.getLogger(__name__)
 
 #: Called with peer, bytes, and ``out`` or ``in``, for every block that leaves or was decoded.

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.question_log import QuestionLog
-from retexo_fl.agent.service import AgentService
+from retexo_fl.agent.service import AgentService, ComputeThread
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity

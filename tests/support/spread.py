@@ -24,8 +24,8 @@ from flwr.app import Message
 
 import retexo_fl
 from retexo_fl.agent import process
-from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.agent.service import ComputeThread
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.client import api
 from retexo_fl.client.factory import InProcessClients
