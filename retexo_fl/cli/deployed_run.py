@@ -31,6 +31,9 @@ _LOOK_S: Final = 0.2
 #: The SuperLink is asked once nothing has been heard of a run for so long: a question starts a
 #: program of Flower's, seconds of CPU.
 _ASK_AFTER_S: Final = 10.0
+#: Likewise as long as Flower's log is open, which ends with the run and with its SuperLink: only a
+#: link that was cut without a word has to be noticed by asking.
+_ASK_WHILE_LOGGED_S: Final = 60.0
 #: A SuperLink that cannot be reached for so long has been lost.
 _LOST_AFTER_S: Final = 60.0
 #: Time for the ServerApp to write down how it ended, and for the rest of the log to come.
@@ -246,6 +249,11 @@ class _Watch:
             self._look_at_events()
 
     @property
+    def ask_after_s(self) -> float:
+        """How long the run may be silent before its SuperLink is asked."""
+        return _ASK_WHILE_LOGGED_S if self._streams() else _ASK_AFTER_S
+
+    @property
     def expects_more(self) -> bool:
         """Whether there may still be something to show of a run that has ended."""
         return self.state == "running" or (not self.is_here and self._streams())
@@ -277,7 +285,7 @@ def _watch_to_end(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
             return
         if watch.state in {"failed", "interrupted"}:
             raise EngineFailed(_STOPPED)
-        if time.monotonic() - max(asked_s, watch.heard_s) >= _ASK_AFTER_S:
+        if time.monotonic() - max(asked_s, watch.heard_s) >= watch.ask_after_s:
             try:
                 state = superlink.state(run_id)
                 answered_s = time.monotonic()

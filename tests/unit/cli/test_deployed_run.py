@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,9 +51,13 @@ class _Asked:
         return RunState(status="finished:completed", details="")
 
 
-@pytest.mark.parametrize("is_heard_of", [True, False], ids=["heard of", "silent"])
+@pytest.mark.parametrize(
+    ("is_heard_of", "log_s", "times"),
+    [(True, 0, 0), (False, 0, 1), (False, 20, 0)],
+    ids=["heard of", "silent", "silent, with a log that is open"],
+)
 def test_a_superlink_is_asked_only_once_its_run_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard_of: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard_of: bool, log_s: int, times: int
 ) -> None:
     monkeypatch.setattr(deployed_run, "_ASK_AFTER_S", 1.0)
     monkeypatch.setattr(deployed_run, "_END_GRACE_S", 0.0)
@@ -72,6 +77,11 @@ def test_a_superlink_is_asked_only_once_its_run_is_silent(
     status.write_text(json.dumps({"state": "running", "error": None}))
     with ExitStack() as stack:
         watch = _Watch(run_path=tmp_path, before=None, table=table, quiet=True, stack=stack)
+        log = subprocess.Popen(["sleep", str(log_s)])
+        stack.callback(log.wait)
+        stack.callback(log.kill)
+        (tmp_path / "run.log").touch()
+        watch.follow_log(tmp_path / "run.log", log)
         writer = threading.Thread(target=write)
         writer.start()
         try:
@@ -79,4 +89,4 @@ def test_a_superlink_is_asked_only_once_its_run_is_silent(
         finally:
             over.set()
             writer.join()
-    assert superlink.times == (0 if is_heard_of else 1)
+    assert superlink.times == times
