@@ -62,7 +62,7 @@ class JobGate:
         self._unmade = "a block of layer 0 that no features made"
         if config.secure_aggregation == "masked":
             self._unmade += ", or by another configuration or agreement of the owners"
-        self._maps_first = shape.has_basis and not shape.basis_of_sums
+        self._maps_first = shape.coordinates_cross
         self._first = first
         #: Vectors that cross inside rounds have this many bytes; 0 where none do.
         inside = end_to_end and config.traits.exchanges_in_rounds and shape.layers > 1

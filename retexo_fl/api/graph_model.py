@@ -236,7 +236,7 @@ def _dense(part: GraphPartition) -> torch.Tensor:
 def _stage(trained: TrainedModel, layer: int) -> StageModel:
     """Return a layer with its trained weights."""
     stage = StageModel(trained.shape, layer)
-    weights = torch.from_numpy(trained.weights[layer + trained.shape.lag].copy())
+    weights = torch.from_numpy(trained.weights[trained.shape.stage_of(layer)].copy())
     torch.nn.utils.vector_to_parameters(weights, stage.parameters())
     return stage
 

@@ -96,7 +96,7 @@ def stage_payloads(
         for plan in planned.plans(kind)
         for peer in plan.peers
     }
-    if stage or not _carries_features(shape):
+    if stage or shape.coordinates_cross:
         return {pair: in_few_bits(vectors) for pair, vectors in counts.items()}
     plain = planned.features(config, kind, config.codec)
     if shape.basis_of_sums or row_bits == 32:
@@ -106,10 +106,6 @@ def stage_payloads(
 
 def is_exact(config: RunConfig, shape: ModelShape, stage: int) -> bool:
     """Return whether :func:`stage_payloads` are exact: nothing that is trained decides them."""
-    if not stage and _carries_features(shape):
+    if not stage and not shape.coordinates_cross:
         return shape.basis_of_sums or config.row_bits == 32
     return config.codec == "dense" and not forecast_of(config).samples_vectors
-
-
-def _carries_features(shape: ModelShape) -> bool:
-    return not shape.has_basis or shape.basis_of_sums

@@ -147,7 +147,7 @@ def _added(config: RunConfig, plans: Sequence[BoundaryPlan]) -> dict[str, int]:
 def _first_exchange(
     config: RunConfig, shape: ModelShape, planned: PlannedParts, kind: str
 ) -> FirstExchange:
-    if shape.has_basis and not shape.basis_of_sums:
+    if shape.coordinates_cross:
         # Coordinates: as wide as the model says, and none of them zero.
         row_bytes = shape.inputs * np.dtype(config.dtype).itemsize
         size = sum(plan.num_send for plan in planned.plans(kind)) * row_bytes

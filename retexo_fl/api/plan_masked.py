@@ -15,10 +15,11 @@ from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.cohorts import brought, simulated_agreement, terms_of
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import Beside, MaskedSize, masked_volume
+from retexo_fl.training.volume import Beside, Forecast, MaskedSize, masked_volume
 
 #: Values looked at in one go.
 _CHUNK_VALUES: Final = 2**22
@@ -57,26 +58,21 @@ def masked_size(
     counts = _counts(config, parts)
     agreement = simulated_agreement(config, counts, tolerated=tolerated)
     lengths = sum_facts(config, shape.classes)
+    forecast = forecast_of(config)
+    in_rounds = (TrainRequest, EvaluateRequest) if forecast.exchanges_in_rounds else ()
     return MaskedSize(
         cohorts=agreement.cohorts,
         terms=terms_of(agreement, config, counts),
-        together=config.traits.exchanges_in_rounds,
-        rounds=config.stage_rounds,
-        end_to_end=config.traits.end_to_end,
+        together=forecast.exchanges_in_rounds,
+        stages=tuple(zip(forecast.parameters(shape), config.stage_rounds, strict=False)),
         update_bits=config.update_bits,
         basis_bits=config.basis_bits,
         classes=lengths.classes,
         label_numbers=lengths.label_words or lengths.label_sums,
         metric=Beside.of(lengths.metric or 0, counts=lengths.metric_counts),
         report=Beside.of(lengths.report, counts=lengths.report_counts),
-        moved=(moved_length(CollectRequest), *_moved_in_rounds(config)),
+        moved=tuple(map(moved_length, [CollectRequest, *in_rounds])),
     )
-
-
-def _moved_in_rounds(config: RunConfig) -> tuple[int, int]:
-    if not config.traits.exchanges_in_rounds:
-        return 0, 0
-    return moved_length(TrainRequest), moved_length(EvaluateRequest)
 
 
 def _counts(config: RunConfig, parts: Sequence[GraphPartition]) -> dict[int, dict[str, int]]:
@@ -121,19 +117,19 @@ def _read_rows(
         # Where edges are split any node may be an end of one that is trained on.
         trains = part.train_mask | (not config.goal.splits_nodes)
         reached[ids[: part.num_inner][trains]] = True
-    own_rows_only = shape.has_basis and not shape.basis_of_sums
-    # Gradients of the first layer reach so far from a train node.
-    for _ in range(shape.layers - 1 if config.traits.end_to_end else 0):
+    own_rows_only = shape.coordinates_cross
+    forecast = forecast_of(config)
+    for _ in range(forecast.first_reach(shape)):
         found = reached.copy()
         for part, ids in zip(parts, numbers, strict=True):
-            found[_neighbours(config, part, ids, reached)] = True
+            found[_neighbours(forecast, part, ids, reached)] = True
         reached = found
     for part, ids in zip(parts, numbers, strict=True):
         read = np.zeros(total, bool)
         own = ids[: part.num_inner]
         read[own] = reached[own]
         if not own_rows_only:
-            read[_neighbours(config, part, ids, reached)] = True
+            read[_neighbours(forecast, part, ids, reached)] = True
         yield np.split(read, ends[:-1])
 
 
@@ -153,12 +149,12 @@ def _numbers(parts: Sequence[GraphPartition], ends: np.ndarray) -> list[np.ndarr
 
 
 def _neighbours(
-    config: RunConfig, part: GraphPartition, ids: np.ndarray, reached: np.ndarray
+    forecast: Forecast, part: GraphPartition, ids: np.ndarray, reached: np.ndarray
 ) -> np.ndarray:
     """Return the numbers of the neighbours of a part's own nodes that are reached."""
     inner = part.num_inner
     rows = np.repeat(reached[ids[:inner]], np.diff(part.indptr))
-    if config.traits.drops_edges:
+    if forecast.ignores_peers:
         rows &= part.indices < inner
     found: np.ndarray = ids[part.indices[rows]]
     return found

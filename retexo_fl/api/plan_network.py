@@ -41,7 +41,10 @@ def network_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
     shape = ModelShape.of_part(config, parts[0])
     exchanges = [*_exchanges(config, shape, planned, links)]
     messages = [
-        _message(asked, links) for asked in training_messages(config, shape, planned.counts(config))
+        _message(asked, links)
+        for asked in training_messages(
+            config, shape, planned.counts(config), forecast=forecast_of(config)
+        )
     ]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)
     messages_s = sum(one["count"] * message_s(one, OPENED[0]) for one in messages)

@@ -25,7 +25,7 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
         planned: All clients' parts.
     """
     parts = planned.parts
-    asked = training_messages(config, shape, planned.counts(config))
+    asked = training_messages(config, shape, planned.counts(config), forecast=forecast_of(config))
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     return {
         "rounds": sum(config.stage_rounds),

@@ -97,7 +97,7 @@ def _show(config: RunConfig, facts: dict[str, Any], profile: str) -> None:
         _client_table(facts["clients"]),
         "Boundary nodes belong to peers and have an edge to the client's own.",
         _vector_table(facts),
-        _added_sentence(planned, backward=forecast_of(config).returns_gradients),
+        _added_sentence(planned, backward=forecast_of(config).exchanges_in_rounds),
         "The first exchange carries input features, predicted exactly for all codecs.\n"
         "Hidden states take at most their dense bytes.",
         *_profile_lines(facts),

@@ -333,7 +333,7 @@ class Crossing:
 
     def rows(self, stage: int, digest: bytes) -> Vectors | None:
         """Return own rows as they cross before a stage, or None where they are not made yet."""
-        if stage > 0 or (self._shape.has_basis and not self._shape.basis_of_sums):
+        if stage > 0 or self._shape.coordinates_cross:
             return self._store.rows(stage, digest)
         return self.features()
 

@@ -221,14 +221,11 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
         corrected=config.local_correction == "scaffold",
     )
     shape = outcome.shape
-    own = forecast_of(config).volume(shape, size)
+    forecast = forecast_of(config)
+    own = forecast.volume(shape, size)
     assert own is not None, "clients tell how many vectors they draw"
     lazy, standard = LAZY.volume(shape, size), STANDARD.volume(shape, size)
-    # Clients that leave out the edges between them do not know what others would exchange, and
-    # standard training reads features, not coordinates of them.
-    compared = not (
-        config.traits.drops_edges or shape.has_basis or shape.passes_sums or shape.link_head
-    )
+    compared = forecast.is_comparable(shape)
     return Plan(
         predicted_raw={
             "boundary": own.boundary,

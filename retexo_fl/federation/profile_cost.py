@@ -12,6 +12,7 @@ from retexo_fl.config import DEFAULT_PROFILE, RunConfig, config_values, make_con
 from retexo_fl.errors import InputError
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.masking.agreement import USES
+from retexo_fl.methods.forecasts import LAZY
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
@@ -60,5 +61,5 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
         else level_bytes(vectors, width, config.row_bits)
         for width in widths
     )
-    asked = training_messages(config, shape, counts)
+    asked = training_messages(config, shape, counts, forecast=LAZY)
     return sum(exchanged) + sum(one.payload_bytes for one in asked)

@@ -68,10 +68,9 @@ class TrainedModel:
     def digest(self) -> str:
         """64 hex digits that name everything in the model that decides a prediction."""
         shape = asdict(self.shape)
-        if not self.shape.has_basis:
-            # As it was named before there were any.
-            del shape["features_before_basis"]
+        # As it was named before there were any.
         for name in (
+            "features_before_basis",
             "basis_of_sums",
             "sends_layer_inputs",
             "passes_sums",
@@ -188,7 +187,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
     # Of links, a stage comes first in which features cross.
-    weights = (*[np.zeros(0, shape.dtype)] * shape.lag, *weights)
+    weights = (*[np.zeros(0, shape.dtype)] * shape.stage_of(0), *weights)
     basis = _read_basis(run, config, shape) if shape.has_basis else None
     if len(first.label_facts) != (2 if config.task == REGRESSION else 0):
         raise RunDirectoryError(

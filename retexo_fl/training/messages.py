@@ -19,7 +19,7 @@ from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import masked_update_bytes, stage_parameters
+from retexo_fl.training.volume import Forecast, masked_update_bytes
 
 #: By client, how many nodes, or with task ``links`` edges, it has of each use.
 Counts: TypeAlias = Mapping[int, Mapping[str, int]]
@@ -91,22 +91,28 @@ class Asked:
         return self.count * (down + sum(record.more_bytes for record in up))
 
 
-def training_messages(config: RunConfig, shape: ModelShape, counts: Counts) -> list[Asked]:
+def training_messages(
+    config: RunConfig, shape: ModelShape, counts: Counts, forecast: Forecast
+) -> list[Asked]:
     """Return the messages of a training in their order.
 
     Args:
         config: Of the run.
         shape: Of its model.
         counts: Of all clients.
+        forecast: Of its method.
     """
-    return [*_Messages(config, shape, counts).all()]
+    return [*_Messages(config, shape, counts, forecast).all()]
 
 
 class _Messages:
-    def __init__(self, config: RunConfig, shape: ModelShape, counts: Counts) -> None:
+    def __init__(
+        self, config: RunConfig, shape: ModelShape, counts: Counts, forecast: Forecast
+    ) -> None:
         self._config, self._shape = config, shape
+        self._parameters = forecast.parameters(shape)
         self._item = np.dtype(config.dtype).itemsize
-        together = config.traits.exchanges_in_rounds
+        together = forecast.exchanges_in_rounds
         self._everyone = tuple(range(len(counts)))
         self._training = tuple(c for c, of in counts.items() if together or of["train"])
         self._validating = tuple(c for c, of in counts.items() if together or of["validation"])
@@ -129,8 +135,7 @@ class _Messages:
         self._names_selected = self._sends_changes and config.patience > 0 and not together
 
     def all(self) -> Iterator[Asked]:
-        whole, heads = stage_parameters(self._shape)
-        sizes = [sum(whole) - sum(heads)] if self._config.traits.end_to_end else whole
+        sizes = self._parameters
         yield Asked(stage=-1, purpose="hello", clients=self._everyone)
         if self._masked:
             keys = (Record(coded_bytes=KEY_BYTES * self._cohort),)
@@ -141,10 +146,7 @@ class _Messages:
         if self._shape.passes_sums:
             yield from self._solved(sizes[-1])
         else:
-            if self._shape.lag:
-                yield from self._exchange(0, Record())
-                sizes = [0, *sizes]
-            for stage, size in enumerate(sizes[self._shape.lag :], start=self._shape.lag):
+            for stage, size in enumerate(sizes):
                 yield from self._stage(stage, size, before=sizes[stage - 1] if stage else None)
         yield Asked(
             stage=len(sizes) - 1,
@@ -158,19 +160,22 @@ class _Messages:
     def _basis(self) -> Iterator[Asked]:
         """Yield the questions for a basis: the mean, then one block after the other."""
         shape = self._shape
-        if not shape.has_basis:
+        if not shape.basis_blocks:
             return
         mean = self._sums(1, down=Record(), masked_bits=64)
         yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
-        blocks = -(-shape.inputs // shape.classes)
         yield self._sums(shape.classes, down=self._basis_record(0))
-        if blocks > 1:
+        if shape.basis_blocks > 1:
             more = self._sums(shape.classes, down=self._basis_record(shape.classes))
-            yield replace(more, count=blocks - 1)
+            yield replace(more, count=shape.basis_blocks - 1)
 
     def _stage(self, stage: int, size: int, *, before: int | None) -> Iterator[Asked]:
         """Yield the messages of a stage of ``size`` weights, after one of so many ``before``."""
         rounds = self._config.stage_rounds[stage]
+        made_by = self._made_by_features() if before is None else self._selected(before)
+        if not rounds:
+            yield from self._exchange(stage, made_by)
+            return
         train = Asked(
             stage=stage,
             purpose="train",
@@ -181,11 +186,6 @@ class _Messages:
         )
         # Steps of masked updates follow from the round before.
         first = replace(train, up=(self._update(size, 32),)) if self._masked else train
-        made_by = Record()
-        if before is not None:
-            made_by = self._selected(before)
-        elif self._shape.has_basis:
-            made_by = self._basis_record(self._shape.inputs)
         if self._sends_changes:
             # Clients compute the weights that a stage starts from.
             yield from self._after_exchange(made_by, replace(first, down=(_NAME,)))
@@ -202,7 +202,7 @@ class _Messages:
     def _solved(self, size: int) -> Iterator[Asked]:
         """Yield the messages of stages without rounds, the last of which has ``size`` weights."""
         shape, last = self._shape, self._shape.layers - 1
-        made_by = self._basis_record(shape.inputs) if shape.has_basis else Record()
+        made_by = self._made_by_features()
         for stage in range(last):
             ahead = Asked(stage=stage, purpose="publish", clients=self._everyone)
             yield from self._after_exchange(made_by, ahead)
@@ -251,6 +251,10 @@ class _Messages:
             up=(up,),
             training=frozenset(self._summing),
         )
+
+    def _made_by_features(self) -> Record:
+        """Return what the rows of the first stage are made by: a whole basis, or nothing."""
+        return self._basis_record(self._shape.inputs) if self._shape.basis_blocks else Record()
 
     def _basis_record(self, columns: int) -> Record:
         """Return a mean, and so many directions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +32,11 @@ class Schedule:
         """Number of stages."""
         return self.shape.stages if self.shape.heads_between else 1
 
-    def layers(self, stage: int) -> range:
+    def layers(self, stage: int) -> Sequence[int]:
         """Return the layers that a stage trains: none, where it only has features cross."""
         if not self.shape.heads_between:
             return range(self.shape.layers)
-        layer = stage - self.shape.lag
-        return range(max(layer, 0), layer + 1)
+        return [layer for layer in range(self.shape.layers) if self.shape.stage_of(layer) == stage]
 
     def initial(self, stage: int, *, seed: int, before: np.ndarray | None = None) -> np.ndarray:
         """Return the (P,) weights that a stage starts from, layer after layer.

@@ -129,14 +129,23 @@ class ModelShape:
         return self.features_before_basis > 0
 
     @property
-    def lag(self) -> int:
-        """How many stages after its own number a layer is trained."""
-        return int(bool(self.link_head))
+    def basis_blocks(self) -> int:
+        """How many blocks of directions a basis is made of, C each but the last; 0 without one."""
+        return -(-self.inputs // self.classes) if self.has_basis else 0
+
+    @property
+    def coordinates_cross(self) -> bool:
+        """Whether what crosses before the first stage are coordinates, and not features."""
+        return self.has_basis and not self.basis_of_sums
+
+    def stage_of(self, layer: int) -> int:
+        """Return the stage that trains a layer, of a training layer by layer."""
+        return layer + int(bool(self.link_head))
 
     @property
     def stages(self) -> int:
         """Stages of a training layer by layer."""
-        return self.layers + self.lag
+        return self.stage_of(self.layers)
 
     @property
     def outputs(self) -> int:

@@ -146,6 +146,11 @@ def sampled_vectors(pairs: Iterable[int], rate: float) -> int:
     return sum(max(1, math.floor(rate * vectors)) for vectors in pairs if vectors)
 
 
+def parameters_by_stage(shape: ModelShape) -> list[int]:
+    """Return those of each stage of a training layer by layer: 0 where nothing but rows crosses."""
+    return [*[0] * shape.stage_of(0), *stage_parameters(shape)[0]]
+
+
 def basis_values(shape: ModelShape) -> tuple[int, int, int]:
     """Return what a basis of the features takes in values; nothing without one.
 
@@ -153,10 +158,9 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
         Sums from each client with train nodes; what each of them gets for those; the whole basis,
         which all clients get with the first exchange.
     """
-    if not shape.has_basis:
+    features, classes, blocks = shape.features, shape.classes, shape.basis_blocks
+    if not blocks:
         return 0, 0, 0
-    features, classes = shape.features, shape.classes
-    blocks = -(-shape.inputs // classes)
     up = features * (1 + classes * blocks)
     down = features * (blocks + classes * (blocks - 1))
     return up, down, features * (1 + shape.inputs)
@@ -167,12 +171,15 @@ class Forecast(ABC):
 
     Attributes:
         samples_vectors: A round moves some of the vectors, drawn anew.
-        returns_gradients: Gradients of vectors come back to who sent these.
+        exchanges_in_rounds: Vectors cross in every round, in which all take part, and gradients of
+            them come back to who sent these.
+        ignores_peers: Edges to nodes of other clients are left out.
         predicts_links: It trains on links, too.
     """
 
     samples_vectors: ClassVar[bool] = False
-    returns_gradients: ClassVar[bool] = False
+    exchanges_in_rounds: ClassVar[bool] = False
+    ignores_peers: ClassVar[bool] = False
     predicts_links: ClassVar[bool] = False
 
     @abstractmethod
@@ -188,6 +195,25 @@ class Forecast(ABC):
             vectors: Of one exchange over all pairs of clients.
             drawn: :attr:`TrainingSize.sampled_vectors`.
         """
+
+    @abstractmethod
+    def parameters(self, shape: ModelShape) -> Sequence[int]:
+        """Return how many weights each stage has; 0 where nothing but rows crosses."""
+
+    @abstractmethod
+    def first_reach(self, shape: ModelShape) -> int:
+        """Return how many edges a gradient of the first layer's weights goes back, beyond its own.
+
+        They are counted from a node whose label it is of.
+        """
+
+    def is_comparable(self, shape: ModelShape) -> bool:
+        """Return whether lazy and standard training of the same shape would move other bytes alone.
+
+        That is so where both would read the same rows, and clients know what they would exchange.
+        """
+        del shape
+        return not self.ignores_peers
 
     def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
         """Return by stage, or by layer inside a round, how often the vectors that it reads cross.
@@ -232,30 +258,28 @@ class MaskedSize:
         cohorts: Clients that are added up together.
         terms: How many clients have train nodes that count.
         together: All take part in every round.
-        rounds: R of each stage.
-        end_to_end: All layers are one stage.
+        stages: Weights and rounds of each stage.
         update_bits: Of a value from the second round of a stage on.
         basis_bits: Of a value of a basis.
         classes: C'; of each, nodes by use are counted.
         label_numbers: Of 64 bits, that a loss needs of all labels.
         metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
         report: The same of the report of the test.
-        moved: Numbers of 64 bits that say what was moved: for an exchange, inside a round, and
-            inside an evaluation.
+        moved: Numbers of 64 bits that say what was moved: for an exchange; where vectors cross in
+            rounds, inside a round and inside an evaluation, too.
     """
 
     cohorts: tuple[Cohort, ...]
     terms: int
     together: bool
-    rounds: tuple[int, ...]
-    end_to_end: bool
+    stages: tuple[tuple[int, int], ...]
     update_bits: int
     basis_bits: int
     classes: int
     label_numbers: int
     metric: Beside
     report: Beside
-    moved: tuple[int, int, int]
+    moved: tuple[int, ...]
 
     def asked(self, *uses: str) -> int:
         """Return how many clients are asked for sums of some uses."""
@@ -324,7 +348,7 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
     for question in _masked_questions(shape, size):
         total += question
     # Where features are mapped after they crossed, that they are there is asked twice.
-    exchanges = (1 if size.end_to_end else shape.stages) + shape.basis_of_sums
+    exchanges = len(size.stages) + shape.basis_of_sums
     told = size.asked() * exchanges * _moved_bytes(size.moved[0])
     return total + MaskedVolume(beside=told)
 
@@ -351,9 +375,9 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     # Nodes, of each use, too; vectors out, in and drawn.
     yield from asked(everyone, Beside(wide=7))
     yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
-    nodes, (_, in_round, in_evaluation) = Beside(counts=1), size.moved
-    if shape.has_basis:
-        features, blocks = shape.features, -(-shape.inputs // shape.classes)
+    nodes, (in_round, in_evaluation) = Beside(counts=1), size.moved[1:] or (0, 0)
+    features, blocks = shape.features, shape.basis_blocks
+    if blocks:
         squares = nodes + Beside(wide=2)
         yield from asked(training, squares, numbers_bytes=_WIDE_BYTES * features)
         numbers_bytes = Ring(masked_sum_bits(size.basis_bits)).size(features * shape.classes)
@@ -365,7 +389,9 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         numbers_bytes = Ring(MASKED_GRAM_BITS).size(products)
         yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(validating, judged)
-    for parameters, rounds in _stages(shape, size):
+    for parameters, rounds in size.stages:
+        if shape.passes_sums or not rounds:
+            continue
         # Of train nodes their loss, too; sizes of blocks; cut values.
         beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
         for bits, count in ((32, 1), (size.update_bits, rounds - 1)):
@@ -387,12 +413,3 @@ def masked_update_bytes(values: int, bits: int, terms: int) -> int:
     """
     most = (2**31 - 1) // terms if bits == 32 else max(1, 2 ** (bits - 1) - 1)
     return Ring.of_sums(most, terms).size(values)
-
-
-def _stages(shape: ModelShape, size: MaskedSize) -> list[tuple[int, int]]:
-    """Return parameters and rounds of each stage that is trained in rounds."""
-    if shape.passes_sums:
-        return []
-    if size.end_to_end:
-        return [(model_parameters(shape), max(size.rounds))]
-    return list(zip(stage_parameters(shape)[0], size.rounds[shape.lag :], strict=True))

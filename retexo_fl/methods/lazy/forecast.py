@@ -16,7 +16,7 @@ from retexo_fl.training.volume import (
     TrainingSize,
     basis_values,
     item_bytes,
-    stage_parameters,
+    parameters_by_stage,
 )
 from retexo_fl.units import format_counted
 
@@ -37,10 +37,8 @@ class LazyForecast(Forecast):
         of products once.
         """
         basis_up, basis_down, basis = basis_values(shape)
-        parameters, _ = stage_parameters(shape)
+        parameters = self.parameters(shape)
         item = item_bytes(shape)
-        # Of links, a stage comes first in which features cross.
-        parameters = [*[0] * shape.lag, *parameters]
         crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
         stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
         updates = sum(r * p for r, p in stages)
@@ -65,6 +63,19 @@ class LazyForecast(Forecast):
         exchanges = format_counted(len(config.stage_rounds), "exchange")
         features = ": features first, then" if config.task == "links" else ","
         return f"{exchanges}{features} one before each layer's {rounds}"
+
+    def parameters(self, shape: ModelShape) -> Sequence[int]:
+        """See :class:`.Forecast`."""
+        return parameters_by_stage(shape)
+
+    def first_reach(self, shape: ModelShape) -> int:
+        """See :class:`.Forecast`: rows of its own stage alone."""
+        del shape
+        return 0
+
+    def is_comparable(self, shape: ModelShape) -> bool:
+        """See :class:`.Forecast`: standard training reads features, and trains every layer."""
+        return not (shape.has_basis or shape.passes_sums or shape.link_head)
 
     def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
         """See :class:`.Forecast`."""

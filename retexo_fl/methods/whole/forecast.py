@@ -24,10 +24,22 @@ from retexo_fl.units import format_count, format_counted
 _ID_BYTES: Final = 8
 
 
-class _InRounds(Forecast):
+class _EndToEnd(Forecast):
+    """One stage trains all layers."""
+
+    def parameters(self, shape: ModelShape) -> Sequence[int]:
+        """See :class:`.Forecast`."""
+        return [model_parameters(shape)]
+
+    def first_reach(self, shape: ModelShape) -> int:
+        """See :class:`.Forecast`: through all later layers."""
+        return shape.layers - 1
+
+
+class _InRounds(_EndToEnd):
     """Clients exchange inside every round."""
 
-    returns_gradients = True
+    exchanges_in_rounds = True
 
     def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
         """See :class:`.Forecast`."""
@@ -86,8 +98,10 @@ class BnsForecast(_InRounds):
         return f"as standard, but {format_count(drawn)} of {every} in a round"
 
 
-class DropForecast(Forecast):
+class DropForecast(_EndToEnd):
     """Federated averaging of the whole model, edges between clients ignored."""
+
+    ignores_peers = True
 
     def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume:
         """Predict weights and updates; nothing else crosses."""
@@ -109,6 +123,8 @@ class DropForecast(Forecast):
 
 class CentralForecast(DropForecast):
     """End-to-end training on one client that has the whole graph."""
+
+    ignores_peers = False
 
     def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume:
         """Predict what goes to one client and comes back."""
