@@ -190,9 +190,9 @@ class RefusalLog:
             self._left_out.clear()
         self._next_s[about] = now_s + (self._every_s if every_s is None else every_s)
         more = self._left_out.pop(about, 0)
-        said = sentence.removeprefix(f"{reason}: ")
+        why = sentence.removeprefix(f"{reason}: ")
         repeated = f" ({more} more since the last line)" if more else ""
-        _LOG.log(level, "%s: %s: %s%s", who, reason, said, repeated)
+        _LOG.log(level, "%s: %s: %s%s", who, reason, why, repeated)
 
 
 def _sum(one: int | None, two: int | None) -> int | None:

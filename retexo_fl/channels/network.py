@@ -232,7 +232,7 @@ class PeerNetwork:
                 named = self._log.named(peer.name, error)
                 reason = reason_of(named)
                 if reason in (Reason.CERTIFICATE, Reason.FAULT):
-                    peer.told(reason, f"{reason}: {address}: {_bare(named, reason)}")
+                    peer.note_refusal(reason, f"{reason}: {address}: {_bare(named, reason)}")
                 else:
                     peer.not_found(str(named))
                 continue

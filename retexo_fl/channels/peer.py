@@ -107,7 +107,7 @@ class Peer:
             self._dialling.most_s = looks_every_s(self._limits, self.member.addresses)
             self._dialling.failed(loop_time_s())
 
-    def told(self, reason: Reason, sentence: str) -> None:
+    def note_refusal(self, reason: Reason, sentence: str) -> None:
         """Count and log that something was refused."""
         self._account.refusals[reason] += 1
         self._account.last_error = sentence
@@ -219,7 +219,7 @@ class Peer:
             account=self._account,
             holds=self._holds,
             limits=self._limits.on(proved.stream.channel),
-            told=self.told,
+            on_refusal=self.note_refusal,
         )
         self.link, self._opened_by = link, opened_by
         return link
@@ -238,7 +238,7 @@ class Peer:
         if reason is Reason.CONNECTION:
             self.failed(str(error))
             return
-        self.told(reason, str(error))
+        self.note_refusal(reason, str(error))
         if reason in PUNISHED:
             if now_s > self._penalty.until_s + self._limits.penalty_most_s:
                 self._penalty.succeeded()

@@ -67,7 +67,7 @@ class PeerLink:
         account: Where everything is counted.
         holds: What the peer refused.
         limits: What the peer is granted.
-        told: Called with what was refused.
+        on_refusal: Called with what was refused.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PeerLink:
         account: PeerAccount,
         holds: Holds,
         limits: LinkLimits,
-        told: Callable[[Reason, str], None],
+        on_refusal: Callable[[Reason, str], None],
     ) -> None:
         self.stream = stream
         self.begun_s = loop_time_s()
@@ -97,8 +97,8 @@ class PeerLink:
             depot,
             holds=holds,
             counters=self._counters,
-            told=told,
-            said=self._woken.set,
+            on_refusal=on_refusal,
+            on_message=self._woken.set,
         )
         self._stale_at_s = float("inf")
         self.ended = asyncio.Event()
@@ -285,8 +285,8 @@ class LinkBlocks:
         depot: This client's blocks.
         holds: What the peer refused, on this link or an earlier one.
         counters: Where blocks and frames are counted.
-        told: Callback for what was refused, by this end or by the peer.
-        said: Callback for when the session has something to send.
+        on_refusal: Callback for what was refused, by this end or by the peer.
+        on_message: Callback for when the session has something to send.
     """
 
     def __init__(
@@ -297,16 +297,16 @@ class LinkBlocks:
         *,
         holds: Holds,
         counters: ChannelCounters,
-        told: Callable[[Reason, str], None],
-        said: Callable[[], None],
+        on_refusal: Callable[[Reason, str], None],
+        on_message: Callable[[], None],
     ) -> None:
         self._session = session
         self._peer = peer
         self._depot = depot
         self._holds = holds
         self._counters = counters
-        self._told = told
-        self._said = said
+        self._on_refusal = on_refusal
+        self._on_message = on_message
         #: Whether :meth:`bring_up_to_date` has something to do.
         self.is_stale = True
         self._arrived: asyncio.Queue[FrameArrived] = asyncio.Queue(_FRAMES_AHEAD)
@@ -371,7 +371,7 @@ class LinkBlocks:
             event = await self._arrived.get()
             await self._keep(event)
             self._arrived.task_done()
-            self._said()
+            self._on_message()
 
     async def take(self, event: LinkEvent, now_s: float) -> None:
         """Do what an event asks for.
@@ -416,7 +416,7 @@ class LinkBlocks:
         self._holds.refused(event.key, event.code, now_s)
         if event.code is RefusalCode.JOB:
             self._session.withdraw_waiting(event.key.job)
-        self._told(Reason.BY_PEER, event.reason)
+        self._on_refusal(Reason.BY_PEER, event.reason)
 
     async def _answer(self, event: BlockOffered, now_s: float) -> None:
         offer = event.offer
@@ -439,7 +439,7 @@ class LinkBlocks:
                 return await ahead[1]
             return await _off_loop(_SMALL_BYTES, self._depot.read_frame, key, sequence)
         except ChannelUnavailable as error:
-            self._told(Reason.STORAGE, str(error))
+            self._on_refusal(Reason.STORAGE, str(error))
             # It may be read another time.
             self._holds.refused(key, RefusalCode.BLOCK, loop_time_s())
             return None
@@ -471,7 +471,7 @@ class LinkBlocks:
 
     def _refuse(self, ref: int, key: BlockKey, error: RetexoError, now_s: float) -> None:
         reason = reason_of(error)
-        self._told(reason, str(error))
+        self._on_refusal(reason, str(error))
         code = RefusalCode.JOB if reason is Reason.JOB else RefusalCode.BLOCK
         if code is RefusalCode.JOB and len(self._unknown_jobs) < _MAX_UNKNOWN_JOBS:
             self._unknown_jobs.add(key.job)

@@ -401,8 +401,8 @@ def _rows(frame: Frame, expected: BlockHeader, max_frame_bytes: int) -> Vectors:
 def _joined(parts: list[Vectors], expected: BlockHeader) -> Vectors:
     num_nonzeros = sum(int(count_nonzeros(part).sum()) for part in parts)
     if num_nonzeros * VALUES_PER_NONZERO < expected.num_vectors * expected.width:
-        found = [to_csr(part) for part in parts]
-        return found[0] if len(found) == 1 else sp.vstack(found, format="csr")
+        sparse = [to_csr(part) for part in parts]
+        return sparse[0] if len(sparse) == 1 else sp.vstack(sparse, format="csr")
     block: npt.NDArray[Any] = np.empty((expected.num_vectors, expected.width), dtype=expected.dtype)
     first = 0
     for part in parts:

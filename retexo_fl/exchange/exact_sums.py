@@ -190,14 +190,14 @@ def _two_sum(one: _Floats, other: _Floats) -> tuple[_Floats, _Floats]:
 
 def _apart(components: list[_Floats]) -> list[_Floats]:
     """Return components of the same sums that do not overlap, the smallest first."""
-    found: list[_Floats] = []
+    separate: list[_Floats] = []
     for component in components:
         rest, grown = component, []
-        for known in found:
-            rest, error = _two_sum(rest, known)
+        for smaller in separate:
+            rest, error = _two_sum(rest, smaller)
             grown.append(error)
-        found = [*grown, rest]
-    return found
+        separate = [*grown, rest]
+    return separate
 
 
 def _leading(components: list[_Floats]) -> tuple[_Floats, _Floats, _Floats]:

@@ -103,11 +103,11 @@ def _on_grid(vectors: Vectors, exponent: int) -> Vectors:
     if not isinstance(vectors, sp.csr_array):
         return unsnap(snap(vectors, exponent), exponent, vectors.dtype.type)
     integers = snap(vectors.data, exponent)
-    kept = integers != 0
-    before = np.concatenate(([0], np.cumsum(kept)))
+    nonzero = integers != 0
+    before = np.concatenate(([0], np.cumsum(nonzero)))
     return make_csr(
-        unsnap(integers[kept], exponent, vectors.dtype.type),
-        vectors.indices[kept],
+        unsnap(integers[nonzero], exponent, vectors.dtype.type),
+        vectors.indices[nonzero],
         np.diff(before[vectors.indptr]),
         width=vectors.shape[1],
     )

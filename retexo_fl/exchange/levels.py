@@ -91,8 +91,8 @@ def _scales(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     if largest.size and largest.max() > np.finfo(np.float32).max / 4:
         raise LocalProtocolError(f"a vector holds {largest.max():g}; expected what float32 holds")
     upper = np.nextafter(largest.astype(np.float32), np.float32(np.inf)).view(np.uint32)
-    found: npt.NDArray[np.uint16] = ((upper >> 16) + 1).astype(np.uint16)
-    return np.where(largest > 0, found, 0).astype(np.uint16)
+    rounded_up: npt.NDArray[np.uint16] = ((upper >> 16) + 1).astype(np.uint16)
+    return np.where(largest > 0, rounded_up, 0).astype(np.uint16)
 
 
 def _floats(scales: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

@@ -236,16 +236,16 @@ def _nonzero_values(rows: Vectors) -> npt.NDArray[Any]:
         data: npt.NDArray[Any] = rows.data
         return data
     # Positions first: a mask as index costs five times as much where half the values are zero.
-    found: npt.NDArray[Any] = rows.reshape(-1).take(np.flatnonzero(nonzero_mask(rows)))
-    return found
+    values: npt.NDArray[Any] = rows.reshape(-1).take(np.flatnonzero(nonzero_mask(rows)))
+    return values
 
 
 def _columns(rows: Vectors) -> Integers:
     if isinstance(rows, sp.csr_array):
         columns: Integers = rows.indices
         return columns
-    found: Integers = np.flatnonzero(nonzero_mask(rows)) % rows.shape[1]
-    return found
+    numbers: Integers = np.flatnonzero(nonzero_mask(rows)) % rows.shape[1]
+    return numbers
 
 
 def _mask(rows: Vectors) -> npt.NDArray[np.bool_]:
@@ -376,8 +376,8 @@ def _read_bits(mode: Values, data: Bytes, shape: RowsShape) -> Vectors:
 def _read_columns(data: Bytes, shape: RowsShape) -> tuple[Integers, Integers, Bytes]:
     counts, after_counts = _read_counts(data, shape)
     dtype = column_dtype(shape.width)
-    found, rest = _cut(after_counts, int(counts.sum()) * dtype.itemsize, "columns")
-    columns = found.view(dtype).astype(np.int64)
+    written, rest = _cut(after_counts, int(counts.sum()) * dtype.itemsize, "columns")
+    columns = written.view(dtype).astype(np.int64)
     if not is_ascending(columns, counts):
         raise RemoteProtocolError("columns are not strictly ascending in every row")
     _check_columns(columns, shape)

@@ -157,9 +157,9 @@ def _checked_csr(vectors: sp.csr_array) -> sp.csr_array:
     if not finite.all():
         row = int(np.searchsorted(vectors.indptr, np.argmin(finite), side="right")) - 1
         raise LocalProtocolError(f"vector {row} holds NaN or infinity, expected finite values")
-    kept = bits_of(vectors.data) != 0
-    if kept.all():
+    nonzero = bits_of(vectors.data) != 0
+    if nonzero.all():
         return vectors
-    kept_before = np.concatenate(([0], np.cumsum(kept)))
-    counts = np.diff(kept_before[vectors.indptr])
-    return make_csr(vectors.data[kept], vectors.indices[kept], counts, width=vectors.shape[1])
+    nonzero_before = np.concatenate(([0], np.cumsum(nonzero)))
+    counts = np.diff(nonzero_before[vectors.indptr])
+    return make_csr(vectors.data[nonzero], vectors.indices[nonzero], counts, width=vectors.shape[1])

@@ -326,12 +326,12 @@ class BlockDepot:
 
     def _load(self) -> None:
         for key, path in self._files.blocks("outbox"):
-            found = OutgoingBlock.found(path)
-            if found is None:
+            block = OutgoingBlock.restored(path)
+            if block is None:
                 _LOG.warning("a block for client %s is damaged: dropped", key.receiver)
                 OutgoingBlock(path=path, starts=(0,)).remove()
             else:
-                self._outbox.add(key, found)
+                self._outbox.add(key, block)
         self._inbox.load()
 
     def _ask_for(self, key: BlockKey) -> None:

@@ -64,7 +64,7 @@ class OutgoingBlock:
         return cls(path=path, starts=starts, _stamp=file_stamp(path))
 
     @classmethod
-    def found(cls, path: Path) -> Self | None:
+    def restored(cls, path: Path) -> Self | None:
         """Take over a block that an earlier process left, or None if its file is not whole.
 
         Raises:
@@ -260,22 +260,22 @@ class DeliveryTimes:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], Deliveries] = {}
+        self._by_layer: dict[tuple[str, int], Deliveries] = {}
 
     def begin(self, key: BlockKey, size_bytes: int, now_s: float) -> None:
         """Note that a block was sent; the oldest jobs beyond the limit are then dropped."""
-        found = self._found.setdefault((key.job, key.layer), Deliveries())
-        jobs = list(dict.fromkeys(job for job, _ in self._found))
+        deliveries = self._by_layer.setdefault((key.job, key.layer), Deliveries())
+        jobs = list(dict.fromkeys(job for job, _ in self._by_layer))
         for job in jobs[:-_JOBS_KNOWN]:
             self._forget(job)
-        found.begin(key, size_bytes, now_s)
+        deliveries.begin(key, size_bytes, now_s)
 
     def end(self, key: BlockKey, now_s: float, *, delivered: bool = True) -> Deliveries | None:
         """Note that a block was acknowledged or dropped; return its layer's, None if unknown."""
-        found = self._found.get((key.job, key.layer))
-        if found is None or not found.end(key, now_s, delivered=delivered):
+        deliveries = self._by_layer.get((key.job, key.layer))
+        if deliveries is None or not deliveries.end(key, now_s, delivered=delivered):
             return None
-        return found
+        return deliveries
 
     def facts(self) -> list[dict[str, Any]]:
         """Return one entry for each job and layer."""
@@ -288,8 +288,8 @@ class DeliveryTimes:
                 "seconds": round(one.seconds, 6),
                 "longest_s": round(one.longest_s, 6),
             }
-            for (job, layer), one in sorted(self._found.items())
+            for (job, layer), one in sorted(self._by_layer.items())
         ]
 
     def _forget(self, job: str) -> None:
-        self._found = {place: one for place, one in self._found.items() if place[0] != job}
+        self._by_layer = {place: one for place, one in self._by_layer.items() if place[0] != job}
