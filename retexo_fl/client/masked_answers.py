@@ -72,10 +72,10 @@ class _Array:
         ring: Of its numbers.
         narrow: How many of these there are.
         beside: How many numbers of 64 bits go with them.
-        long: It is the digits of one whole number instead, of so many words of 64 bits.
-        unit: It is sums instead, multiples of this; 0 where it is not.
-        is_shared: Of what a sum in the ring may be, each client has its share; else the server's
-            step bounds it, whoever adds what to it.
+        long: Words of 64 bits, where the array is one whole number; else 0.
+        unit: Quantisation step, where the array is sums in fixed point; 0 where it is an update.
+        is_shared: Each client may use its share of the ring's range; else the quantisation step
+            that the server chose bounds the sum.
     """
 
     name: str = ""

@@ -310,7 +310,7 @@ class ClientMasks:
         what: str = "",
         again: bool = False,
     ) -> Maskable:
-        """Return numbers under masks; who is added up is not the server's to say.
+        """Return numbers under the masks of the client's own cohort, whatever the server asks for.
 
         ``form`` says how they are coded where there are steps, ``what`` what they are beside the
         answer.

@@ -22,7 +22,7 @@ class Lean(Enum):
     #: All: it says which graph, how large, where, for how long, what crosses in how many bits, what
     #: is reported or hidden, or something that only matters beside a key that leaves lean training.
     ANY = "any"
-    #: That which lean training has itself: the key says how one trains.
+    #: Only the value of lean training itself: the key says how one trains.
     OWN = "own"
 
 

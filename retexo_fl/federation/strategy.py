@@ -436,7 +436,7 @@ class _Hooks:
         messages = strategy.configure_train(number, self._arrays, self.train_config, self.grid)
         replies = strategy.carried(messages, self.grid, after=after)
         trained, metrics = strategy.aggregate_train(number, replies)
-        # None of a subclass leaves them as they were, as Flower has it.
+        # As in Flower: where `aggregate_train` returns no arrays, the weights stay as they were.
         self._arrays = self._arrays if trained is None else trained
         training.go_on_from(records.weights_of(self._arrays))
         if metrics is not None:

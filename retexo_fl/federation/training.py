@@ -27,14 +27,14 @@ from retexo_fl.updates import UpdateCodec
 
 logger = logging.getLogger(__name__)
 
-#: A method, told: yields after each stage, and ends with the test.
+#: A method as a generator: yields after each stage; its last step is the test.
 Script: TypeAlias = Iterator[None]
 
 
 class Follower:
-    """Is told how a training goes on; does nothing by itself but say what is not known of it.
+    """Callbacks of a training; this base class ignores all events, but logs bytes that are missing.
 
-    ``retexo run`` writes its run directory from here.
+    ``retexo run`` writes its run directory in a subclass.
     """
 
     def basis_found(self, basis: np.ndarray) -> None:

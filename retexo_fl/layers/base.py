@@ -63,10 +63,9 @@ class StageInput:
         indptr: (N + 1,) int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
         indices: (E,) source of each edge: u < N an inner node, N + s slot s. Edges to slots whose
             vectors are missing have been left out. A slot of a partial sum has one edge.
-        neighbours: (N,) how many neighbours of each inner node ``indices`` stands for, or what the
-            edges to these weigh together: its edges, but for a partial sum, whose edge stands for
-            all neighbours in it, and for sampled edges, which stand for those that were not drawn
-            as well. (N, 2) of directed edges.
+        neighbours: (N,) denominator of a mean over neighbours, for each inner node: its number of
+            edges, or the sum of their weights. An edge to a partial sum counts all neighbours in
+            it, sampled edges count those that were not drawn as well. (N, 2) of directed edges.
         degrees: (N,) degrees in the whole graph, or what all edges of a node weigh together,
             missing slots included. (N, 2) of directed edges.
         own_hashes: (N,) uint64, keyed randomness of the inner nodes.

@@ -17,7 +17,7 @@ from retexo_fl.masking.label import Label, bound
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.streams import Sums
 
-#: Of what a mask follows from.
+#: Length of the seed that a mask is expanded from.
 _SEED_BYTES: Final = 16
 
 Maskable = TypeVar("Maskable", Sums, LongNumber)

@@ -35,8 +35,8 @@ class Form:
         wide: How many numbers of 64 bits follow.
         counts: How many counts, then; sums of them stay within the ring ``counter``.
         counter: Of the counts.
-        long: How many of the first wide ones are one whole number, the lowest word first: sums
-            carry from word to word. Words that were added one by one would tell the carries, too.
+        long: How many of the first wide ones are one whole number, the lowest word first, which is
+            added with carries: sums of single words would show how often each overflowed.
     """
 
     ring: Ring

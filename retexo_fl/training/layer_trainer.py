@@ -28,7 +28,7 @@ _PLAIN: Final = Recipe()
 
 
 class StageTrainer(ABC):
-    """Trains one stage on one client; what a pass is over is its subclasses' to say.
+    """Trains one stage on one client; subclasses define a pass, forward and backward.
 
     Args:
         stage: Index.

@@ -16,7 +16,7 @@ from retexo_fl.graph.labels import CLASSES, LINKS
 from retexo_fl.plugins import load_callable, load_plugin
 from retexo_fl.training.judging import label_counts, number_sums
 
-#: Of what a name stands for.
+#: What an error says about the name of a metric.
 _WANTED: Final = (
     "expected a built-in name, or module:attribute naming a subclass of "
     "retexo_fl.training.metrics.Metric (or a function without arguments that returns one)"

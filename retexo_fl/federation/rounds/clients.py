@@ -77,7 +77,7 @@ class Clients:
 
     @property
     def most_train(self) -> int:
-        """What no client has more train nodes than: under masks, those of a cohort."""
+        """Most train nodes that one client can have: the largest count of a client, or a cohort."""
         return max(hello.train for hello in self.counted.values())
 
     def able(self, among: Iterable[int], behind: Collection[int]) -> list[int]:
