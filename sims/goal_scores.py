@@ -17,7 +17,6 @@ import numpy as np
 from retexo_fl.client.api import EvaluateRequest, Request
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.graph.labels import CLASSES
 from retexo_fl.training.metrics import AveragePrecision, RocAuc
 from sims.goal_graphs import write_bank
 from sims.trained import Trained
@@ -64,7 +63,7 @@ def train_scored(keys: Keys) -> Trained:
         scores[MACRO_F1] = fmean(map(_f1, trained.result["labels"]))
     else:
         counts = np.sum(totals, axis=0)
-        scores = {name: ranking(CLASSES).value(counts) for name, ranking in _RANKINGS.items()}
+        scores = {name: ranking().value(counts) for name, ranking in _RANKINGS.items()}
     return replace(trained, result={**trained.result, SCORES: scores})
 
 

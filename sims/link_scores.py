@@ -16,7 +16,6 @@ from retexo_fl.client.api import CollectRequest, EvaluateRequest, PublishRequest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import make_config
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.methods.pieces.links.answers import LinkClient
 from retexo_fl.training.metrics import AveragePrecision, RocAuc
 from sims.trained import Trained
@@ -27,7 +26,10 @@ from sims.trainings import Keys
 WHOLE_GRAPH: Final = "whole_graph"
 ROC_AUC: Final = "roc-auc"
 AVERAGE_PRECISION: Final = "average-precision"
-_RANKINGS: Final = {ROC_AUC: RocAuc(LINKS), AVERAGE_PRECISION: AveragePrecision(LINKS)}
+_RANKINGS: Final = {
+    ROC_AUC: RocAuc(of_classes=False),
+    AVERAGE_PRECISION: AveragePrecision(of_classes=False),
+}
 
 
 def train_links(keys: Keys) -> Trained:

@@ -36,9 +36,8 @@ from retexo_fl.client.api import (
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.plugins import is_plugin
-from retexo_fl.training.judging import report_length
-from retexo_fl.training.label_facts import label_sums_length, label_words
-from retexo_fl.training.metrics import Metric, make_metric
+from retexo_fl.training.metrics import Metric
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score
 from retexo_fl.training.tally import LayerUpdate, Tally
 
@@ -87,7 +86,8 @@ def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
     Raises:
         ConfigurationError: Sums are masked, and the metric does not say how many it has.
     """
-    metric = make_metric(config.metric_name, config.task)
+    objective = objective_of(config)
+    metric, label_facts = objective.metric(), objective.label_facts
     length = 0 if metric is None else metric.length(classes)
     if length is None and config.secure_aggregation == "masked":
         raise ConfigurationError(
@@ -97,10 +97,10 @@ def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
     return SumFacts(
         update=update,
         metric=length,
-        report=report_length(config.task, classes),
+        report=objective.report_length(classes),
         classes=classes,
-        label_sums=label_sums_length(config, classes),
-        label_words=label_words(config),
+        label_sums=label_facts.num_sums(classes),
+        label_words=label_facts.words,
         metric_counts=metric is not None and metric.counts,
         report_counts=config.goal.counts_right,
         in_batches=config.sampler != "none",

@@ -63,12 +63,7 @@ from retexo_fl.errors import (
 )
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import USES
-from retexo_fl.training.label_facts import (
-    check_facts,
-    class_counts,
-    classes_by_use,
-    label_sums,
-)
+from retexo_fl.training.label_facts import class_counts, classes_by_use
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate, Tally
@@ -208,7 +203,8 @@ class GraphClient(Answering):
         return {use: len(rows) for use, rows in node_sets(self._partition).by_use.items()}
 
     def _label_sums(self) -> tuple[float, ...]:
-        return label_sums(self._config, self._labels_by_use()["train"], self._partition.num_classes)
+        labels = self._labels_by_use()["train"]
+        return self._made.label_sums(labels)
 
     # ---- masked sums ------------------------------------------------------------------------
 
@@ -317,7 +313,6 @@ class GraphClient(Answering):
         facts = request.label_facts
         if facts == self._label_facts:
             return
-        check_facts(facts, self._config, self.shape.classes)
         if self._made.follow_labels(facts):
             self._drop_trainers()
         self._label_facts = facts

@@ -12,7 +12,7 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
-from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.recipe import Recipe, objective_of
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate, Tally
@@ -107,12 +107,20 @@ class ClientTrainers:
 
         Returns:
             Whether trainers must be made anew.
+
+        Raises:
+            LocalProtocolError: Nothing of the kind can follow.
         """
+        objective_of(self._config).label_facts.check(facts, self._shape.classes)
         if not facts or facts == self.recipe.label_facts:
             return False
         self.close()
         self.recipe = Recipe.of(self._config, facts)
         return True
+
+    def label_sums(self, labels: np.ndarray) -> tuple[float, ...]:
+        """Return what is added up of train nodes' labels for the loss of all clients."""
+        return objective_of(self._config).label_facts.sums(labels, self._shape.classes)
 
     def stage(self, stage: int, inputs: StageInput, *, predicts: bool = False) -> LayerTrainer:
         """Return the trainer of one stage.

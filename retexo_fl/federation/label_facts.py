@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 
@@ -13,22 +12,9 @@ from retexo_fl.client.api import HelloAnswer, LabelsAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError
 from retexo_fl.federation.asking import named
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
-from retexo_fl.training.label_facts import (
-    absent_classes,
-    facts_of,
-    given_weights,
-    label_sums_length,
-    moments_of,
-    number_of_digits,
-    only_prediction,
-    uses_by_class,
-)
-from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.label_facts import absent_classes, uses_by_class
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.units import counted
-
-#: Sums of digits stay exact.
-_MOST_DIGITS: Final = 2**53
 
 
 def check_goal(config: RunConfig, outputs: int) -> None:
@@ -37,15 +23,15 @@ def check_goal(config: RunConfig, outputs: int) -> None:
     Raises:
         ConfigurationError: They do not; the message names the key.
     """
-    metric = make_metric(config.metric_name, config.task)
+    objective = objective_of(config)
+    metric = objective.metric()
     if metric is not None and (reason := metric.unfit_for(outputs)):
         raise ConfigurationError(f"metric: {config.metric_name}: {reason}")
-    weights = given_weights(config)
+    weights = objective.given_weights
     if weights and len(weights) != outputs:
-        what = "label" if config.task == MULTI_LABEL else "class"
         raise ConfigurationError(
             f"class-weights: got {counted(len(weights), 'number')}; expected {outputs}, one for "
-            f"each {what}"
+            f"each {objective.output}"
         )
 
 
@@ -98,41 +84,20 @@ class LabelTotals:
 
     def facts(self, config: RunConfig) -> tuple[float, ...]:
         """Return what clients are to know of all labels, or nothing."""
-        return facts_of(config, np.asarray(self.sums), self.train)
+        return objective_of(config).label_facts.of_sums(np.asarray(self.sums), self.train)
 
     def warnings(self) -> tuple[str, ...]:
         """Return what the user should know of the labels before the training."""
         return absent_classes([self.uses])
 
 
-def prediction_warnings(config: RunConfig, report_sums: np.ndarray) -> tuple[str, ...]:
-    """Return what the user should know of the test, from its sums."""
-    if config.task != CLASSES or not report_sums.size:
-        return ()
-    classes = math.isqrt(report_sums.size)
-    return only_prediction(report_sums.reshape(classes, classes))
-
-
 def _check_sums(config: RunConfig, sums: tuple[float, ...], hello: HelloAnswer) -> None:
     """Check that sums over train nodes are of as many as there are."""
-    expected = label_sums_length(config, hello.classes)
+    label_facts = objective_of(config).label_facts
+    expected = label_facts.num_sums(hello.classes)
     if len(sums) != expected:
-        found = counted(len(sums), "number")
-        raise RemoteProtocolError(f"label-sums has {found}; expected {expected}")
-    if config.task == REGRESSION:
-        are_digits = all(digit.is_integer() and 0 <= digit < _MOST_DIGITS for digit in sums)
-        if not are_digits or moments_of(number_of_digits(sums), hello.train) is None:
-            raise RemoteProtocolError(
-                f"label-sums is {list(sums)[:9]}; expected digits of a sum, and of one of squares"
-            )
-        return
-    known = np.asarray(sums)
-    if config.task == MULTI_LABEL:
-        known = known.reshape(2, -1).sum(axis=0) if len(sums) else known
-        fits = (known <= hello.train).all()
-    else:
-        fits = not len(sums) or known.sum() == hello.train
-    if not fits or any(count < 0 for count in sums):
         raise RemoteProtocolError(
-            f"label-sums add up to {known.tolist()}; expected counts of {hello.train} train nodes"
+            f"label-sums has {counted(len(sums), 'number')}; expected {expected}"
         )
+    if why := label_facts.why_none(sums, hello.train):
+        raise RemoteProtocolError(f"label-sums {why}")

@@ -6,20 +6,17 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
 from retexo_fl.client.api import HelloAnswer
-from retexo_fl.config import GOALS, RunConfig
+from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Who, members
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.label_facts import prediction_warnings
 from retexo_fl.federation.rounds.clients import untold_bytes
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 from retexo_fl.methods.forecasts import LAZY, STANDARD, forecast_of
 from retexo_fl.report import write_report
 from retexo_fl.run_log.result import (
@@ -33,8 +30,7 @@ from retexo_fl.run_log.result import (
 )
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import USES
-from retexo_fl.training.link_trainer import group_size
-from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.recipe import JudgedTest, objective_of
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize, gamma
@@ -81,7 +77,7 @@ def end_warnings(config: RunConfig, job: JobState, report_sums: np.ndarray) -> t
     """Return what the user should know of a finished training's model, and of its account."""
     return (
         *_worse_than_earlier(config, job.outcomes),
-        *prediction_warnings(config, report_sums),
+        *(objective_of(config).warnings(report_sums) if report_sums.size else ()),
         *untold_bytes(config, job.untold),
     )
 
@@ -107,6 +103,7 @@ def _worse_than_earlier(config: RunConfig, stages: Sequence[StageOutcome]) -> tu
 
 def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Result:
     config, last = outcome.config, job.outcomes[-1]
+    judged = _judged_test(outcome, job.label_facts)
     total_s = run.seconds
     return Result(
         dataset=config.graph_name,
@@ -117,9 +114,11 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         profile=job.profile,
         test_accuracy=outcome.test.accuracy,
         val_accuracy=last.score.accuracy,
-        micro_f1=outcome.test.accuracy if config.task == CLASSES else None,
+        micro_f1=objective_of(config).micro_f1(outcome.test.accuracy),
         metric=_metric(config, outcome.test),
-        **_test_report(outcome, job.label_facts),
+        confusion=judged.confusion,
+        labels=tuple(LabelRow(*counts) for counts in judged.labels),
+        errors=judged.errors,
         warnings=(
             *outcome.warnings,
             *end_warnings(config, job, outcome.report_sums),
@@ -164,18 +163,12 @@ def _metric(config: RunConfig, score: Score) -> MetricValue | None:
     return MetricValue(name=config.metric_name, value=score.metric)
 
 
-def _test_report(outcome: TrainingOutcome, label_facts: tuple[float, ...]) -> dict[str, Any]:
-    """Return what the sums of the test say, by fields of the result; nothing without any."""
-    sums, task = outcome.report_sums, outcome.config.task
+def _judged_test(outcome: TrainingOutcome, label_facts: tuple[float, ...]) -> JudgedTest:
+    """Return what the sums of the test say; nothing without any."""
+    sums = outcome.report_sums
     if not sums.size:
-        return {}
-    if task == REGRESSION:
-        metrics = {name: make_metric(name, task, label_facts) for name in GOALS[task].metrics}
-        return {"errors": {name: m.value(sums) for name, m in metrics.items() if m is not None}}
-    rows = sums.reshape(-1, outcome.shape.classes).astype(np.int64)
-    if task in {MULTI_LABEL, LINKS}:
-        return {"labels": tuple(LabelRow(*counts) for counts in rows.T.tolist())}
-    return {"confusion": tuple(map(tuple, rows.tolist()))}
+        return JudgedTest()
+    return objective_of(outcome.config).report(sums, outcome.shape.classes, label_facts)
 
 
 def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ...]:
@@ -184,7 +177,8 @@ def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ..
     Under masks there is one for each cohort. Of links it has edges, without the pairs that were
     counted beside each.
     """
-    group = {use: group_size(outcome.config, use) for use in USES}
+    objective = objective_of(outcome.config)
+    group = {use: objective.group_size(use) for use in USES}
     sent: dict[int, int] = {}
     for account, volume in job.ledger.lines():
         if account.kind == "boundary" and account.direction == "out":

@@ -35,7 +35,6 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.training import Follower
-from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.run_log.events import (
     ExchangeClosed,
     Finished,
@@ -45,6 +44,7 @@ from retexo_fl.run_log.events import (
     Started,
     Waiting,
 )
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score
 from retexo_fl.units import clients_named
 
@@ -255,7 +255,7 @@ class ServerLoop(Follower):
     def stage_done(self, outcome: StageOutcome) -> None:
         """Write a finished stage's layers, and say how it ended."""
         schedule = self._joined.schedule
-        scale = self.job.label_facts if self.config.task == REGRESSION else ()
+        units = objective_of(self.config).label_facts.units(self.job.label_facts)
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
             shape = schedule.shape
             facts = LayerFacts(
@@ -263,7 +263,7 @@ class ServerLoop(Follower):
                 features=shape.features,
                 classes=shape.classes,
                 recipe=self._joined.federation.recipe,
-                label_facts=scale,
+                label_facts=units,
                 edge_features=shape.edge_features,
             )
             self.run.write_layer(facts, tensors)

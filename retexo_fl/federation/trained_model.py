@@ -35,10 +35,11 @@ from retexo_fl.federation.layer_files import (
 )
 from retexo_fl.federation.resume_checks import check_no_plugins
 from retexo_fl.federation.rounds.stage_state import StageOutcome
-from retexo_fl.graph.labels import CLASSES, REGRESSION
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recipe
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
 
 
@@ -189,7 +190,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     # Of links, a stage comes first in which features cross.
     weights = (*[np.zeros(0, shape.dtype)] * shape.stage_of(0), *weights)
     basis = _read_basis(run, config, shape) if shape.has_basis else None
-    if len(first.label_facts) != (2 if config.task == REGRESSION else 0):
+    if len(first.label_facts) != objective_of(config).label_facts.num_units:
         raise RunDirectoryError(
             f"{layer_path(run, 0)}: has {len(first.label_facts)} numbers of labels; expected mean "
             "and scale with task regression, else none"

@@ -11,13 +11,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.graph.labels import CLASSES
-
 NOTHING: Final = np.zeros(0)
 #: More classes have no confusion matrix.
 MOST_CONFUSED: Final = 256
 #: Of :func:`number_sums`.
-_OF_NUMBERS: Final = 6
+NUMBER_SUMS: Final = 6
 
 
 def label_tensor(labels: np.ndarray) -> torch.Tensor:
@@ -52,7 +50,7 @@ def report_sums(
         found = number_sums(outputs, labels, *units)
     elif labels.ndim == 2:
         found = label_counts(outputs, labels).reshape(-1)
-    elif not report_length(CLASSES, outputs.shape[1]):
+    elif not confusion_length(outputs.shape[1]):
         return NOTHING
     else:
         places = labels * outputs.shape[1] + outputs.argmax(dim=1)
@@ -61,15 +59,9 @@ def report_sums(
     return sums
 
 
-def report_length(task: str, outputs: int) -> int:
-    """Return how many sums :func:`report_sums` has."""
-    match task:
-        case "regression":
-            return _OF_NUMBERS
-        case "multi-label" | "links":
-            return 3 * outputs
-        case _:
-            return outputs**2 if outputs <= MOST_CONFUSED else 0
+def confusion_length(classes: int) -> int:
+    """Return how many sums :func:`report_sums` has of so many classes."""
+    return classes**2 if classes <= MOST_CONFUSED else 0
 
 
 def label_counts(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

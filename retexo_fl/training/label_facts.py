@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
-from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.graph.labels import MULTI_LABEL, REGRESSION
 from retexo_fl.graph.recipes.moments import Moments
 from retexo_fl.units import counted
 
@@ -37,13 +36,209 @@ _MOMENT_BITS: Final = 1088
 #: Sums of digits are exact in float64 for two million clients.
 _DIGIT_BITS: Final = 32
 _DIGITS: Final = _MOMENT_BITS // _DIGIT_BITS
+#: Sums of digits stay exact.
+_MOST_DIGITS: Final = 2**53
 
 
-def given_weights(config: RunConfig) -> tuple[float, ...]:
-    """Return the class weights that a configuration gives, or none."""
-    if config.class_weights in {"none", "balanced"}:
+class LabelFacts(ABC):
+    """What a loss knows of all clients' labels, and the sums over train nodes that it follows from.
+
+    Of a model with so many outputs: classes, labels, or one number.
+
+    Attributes:
+        words: Words of 64 bits where the sums are digits of one whole number, else 0.
+        num_units: How many numbers outputs of a model cannot be read without; they are kept with
+            its layers. All facts, or none of them.
+    """
+
+    words: ClassVar[int] = 0
+    num_units: ClassVar[int] = 0
+
+    @abstractmethod
+    def sums(self, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
+        """Return what a client adds up of the labels of its train nodes."""
+
+    @abstractmethod
+    def num_sums(self, outputs: int) -> int:
+        """Return how many :meth:`sums` there are."""
+
+    @abstractmethod
+    def why_none(self, sums: tuple[float, ...], nodes: int) -> str:
+        """Return why so many sums cannot be of so many train nodes; empty where they can."""
+
+    @abstractmethod
+    def of_sums(self, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
+        """Return what follows for the loss from the sums over all clients' train nodes.
+
+        Args:
+            sums: Added up in client order.
+            nodes: Train nodes.
+        """
+
+    @abstractmethod
+    def least(self, outputs: int) -> list[float]:
+        """Return the least that each fact can be."""
+
+    def units(self, facts: tuple[float, ...]) -> tuple[float, ...]:
+        """Return those facts without which outputs cannot be read."""
+        return facts if self.num_units else ()
+
+    def check(self, facts: Sequence[float], outputs: int) -> None:
+        """Refuse what cannot be facts.
+
+        Raises:
+            LocalProtocolError: They are of another number, or one is what no loss can have.
+        """
+        least = self.least(outputs)
+        if len(facts) != len(least) or any(
+            not (math.isfinite(fact) and fact >= bound)
+            for fact, bound in zip(facts, least, strict=True)
+        ):
+            raise LocalProtocolError(
+                f"label-facts has {counted(len(facts), 'number')}; expected {len(least)} finite "
+                "ones that can be weights, or mean and scale of labels"
+            )
+
+
+class NoFacts(LabelFacts):
+    """Of a loss that depends on a client's own labels alone."""
+
+    def sums(self, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
+        """Return nothing."""
+        del labels, outputs
         return ()
-    return tuple(float(text) for text in config.class_weights.split(","))
+
+    def num_sums(self, outputs: int) -> int:
+        """Return 0."""
+        del outputs
+        return 0
+
+    def why_none(self, sums: tuple[float, ...], nodes: int) -> str:
+        """Return nothing: there are no sums."""
+        del sums, nodes
+        return ""
+
+    def of_sums(self, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
+        """Return nothing."""
+        del sums, nodes
+        return ()
+
+    def least(self, outputs: int) -> list[float]:
+        """Return nothing."""
+        del outputs
+        return []
+
+
+class _Weights(LabelFacts):
+    """Base of weights, which follow from counts of train nodes."""
+
+    def why_none(self, sums: tuple[float, ...], nodes: int) -> str:
+        """See :class:`LabelFacts`."""
+        totals = self._totals(sums)
+        if self._are_of(totals, nodes) and not any(count < 0 for count in sums):
+            return ""
+        return f"add up to {totals.tolist()}; expected counts of {nodes} train nodes"
+
+    def least(self, outputs: int) -> list[float]:
+        """Return 0 for each weight."""
+        return [0.0] * outputs
+
+    @abstractmethod
+    def _totals(self, sums: tuple[float, ...]) -> np.ndarray:
+        """Return counts of which :meth:`_are_of` knows how many there can be."""
+
+    @abstractmethod
+    def _are_of(self, totals: np.ndarray, nodes: int) -> bool:
+        """Return whether they can be of so many train nodes."""
+
+
+class ClassWeights(_Weights):
+    """Balanced weights of classes, from (C,) counts of train nodes by class."""
+
+    def sums(self, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
+        """Return the counts."""
+        return tuple(np.bincount(labels, minlength=outputs).astype(np.float64).tolist())
+
+    def num_sums(self, outputs: int) -> int:
+        """Return C."""
+        return outputs
+
+    def of_sums(self, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
+        """Return the weights."""
+        del nodes
+        return balanced_weights(sums)
+
+    def _totals(self, sums: tuple[float, ...]) -> np.ndarray:
+        return np.asarray(sums)
+
+    def _are_of(self, totals: np.ndarray, nodes: int) -> bool:
+        return bool(totals.sum() == nodes)
+
+
+class PositiveWeights(_Weights):
+    """Weights of each label's positives: its negatives over them; 1 without any.
+
+    From (2 L,) counts of train nodes: positives of each label, then negatives.
+    """
+
+    def sums(self, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
+        """Return the counts."""
+        del outputs
+        counts = np.concatenate([(labels == 1).sum(axis=0), (labels == 0).sum(axis=0)])
+        return tuple(counts.astype(np.float64).tolist())
+
+    def num_sums(self, outputs: int) -> int:
+        """Return 2 L."""
+        return 2 * outputs
+
+    def of_sums(self, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
+        """Return the weights."""
+        del nodes
+        positives, negatives = np.split(sums, 2)
+        weights = np.where(positives > 0, negatives / np.maximum(positives, 1), 1.0)
+        return tuple(weights.tolist())
+
+    def _totals(self, sums: tuple[float, ...]) -> np.ndarray:
+        both: np.ndarray = np.asarray(sums).reshape(2, -1).sum(axis=0)
+        return both
+
+    def _are_of(self, totals: np.ndarray, nodes: int) -> bool:
+        return bool((totals <= nodes).all())
+
+
+class MeanAndScale(LabelFacts):
+    """Mean and standard deviation of numbers, from the digits of :func:`moment_number`."""
+
+    words: ClassVar[int] = _MOMENT_BITS // 64
+    num_units: ClassVar[int] = 2
+
+    def sums(self, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
+        """Return the digits."""
+        del outputs
+        return digits_of(moment_number(labels))
+
+    def num_sums(self, outputs: int) -> int:
+        """Return how many digits there are."""
+        del outputs
+        return _DIGITS
+
+    def why_none(self, sums: tuple[float, ...], nodes: int) -> str:
+        """See :class:`LabelFacts`."""
+        are_digits = all(digit.is_integer() and 0 <= digit < _MOST_DIGITS for digit in sums)
+        if are_digits and moments_of(number_of_digits(sums), nodes) is not None:
+            return ""
+        return f"is {list(sums)[:9]}; expected digits of a sum, and of one of squares"
+
+    def of_sums(self, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
+        """Return both, each rounded once; a deviation of 1 for equal numbers."""
+        moments = moments_of(number_of_digits(sums.tolist()), nodes)
+        assert moments is not None, "checked when it came"
+        return moments.mean, moments.deviation or 1.0
+
+    def least(self, outputs: int) -> list[float]:
+        """Return that a mean may be negative, and a scale is above 0."""
+        del outputs
+        return [-math.inf, sys.float_info.min]
 
 
 def balanced_weights(counts: np.ndarray) -> tuple[float, ...]:
@@ -55,80 +250,6 @@ def balanced_weights(counts: np.ndarray) -> tuple[float, ...]:
     occurs = counts > 0
     weights = counts.sum() / (occurs.sum() * np.maximum(counts, 1))
     return tuple(np.where(occurs, weights, 1.0).tolist())
-
-
-def label_sums(config: RunConfig, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
-    """Return what a client adds up of its n train labels for the loss of all; or nothing.
-
-    Balanced classes: (C,) nodes. Balanced labels: (2 L,) positives, then negatives. Numbers: the
-    digits of :func:`moment_number`.
-    """
-    if config.task == REGRESSION:
-        return digits_of(moment_number(labels))
-    if config.class_weights != "balanced":
-        return ()
-    if config.task == MULTI_LABEL:
-        counts = np.concatenate([(labels == 1).sum(axis=0), (labels == 0).sum(axis=0)])
-    else:
-        counts = np.bincount(labels, minlength=outputs)
-    return tuple(counts.astype(np.float64).tolist())
-
-
-def label_sums_length(config: RunConfig, outputs: int) -> int:
-    """Return how many sums :func:`label_sums` has."""
-    if config.task == REGRESSION:
-        return _DIGITS
-    if config.class_weights != "balanced":
-        return 0
-    return outputs * (2 if config.task == MULTI_LABEL else 1)
-
-
-def label_words(config: RunConfig) -> int:
-    """Return how many words of 64 bits the sums are where they are one whole number, else 0."""
-    return _MOMENT_BITS // 64 if config.task == REGRESSION else 0
-
-
-def facts_of(config: RunConfig, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
-    """Return what follows from the sums over all clients' train nodes: see :func:`.make_loss`.
-
-    Args:
-        config: Of the run.
-        sums: Added up in client order; empty where nothing follows.
-        nodes: Train nodes.
-    """
-    if not sums.size:
-        return ()
-    if config.task == REGRESSION:
-        return _mean_and_scale(sums, nodes)
-    if config.task == MULTI_LABEL:
-        positives, negatives = np.split(sums, 2)
-        found = np.where(positives > 0, negatives / np.maximum(positives, 1), 1.0)
-        return tuple(found.tolist())
-    return balanced_weights(sums)
-
-
-def facts_length(config: RunConfig, outputs: int) -> int:
-    """Return how many numbers :func:`facts_of` has."""
-    return 2 if config.task == REGRESSION else min(label_sums_length(config, outputs), outputs)
-
-
-def check_facts(facts: Sequence[float], config: RunConfig, outputs: int) -> None:
-    """Refuse what cannot be :func:`facts_of` a run with so many outputs.
-
-    Raises:
-        LocalProtocolError: It is of another length, or has a number that no loss can have.
-    """
-    expected = facts_length(config, outputs)
-    # A mean may be negative; a scale, and weights, not.
-    least = [-math.inf, sys.float_info.min] if config.task == REGRESSION else [0.0] * expected
-    if len(facts) != expected or any(
-        not (math.isfinite(fact) and fact >= bound)
-        for fact, bound in zip(facts, least, strict=True)
-    ):
-        raise LocalProtocolError(
-            f"label-facts has {counted(len(facts), 'number')}; expected {expected} finite ones "
-            "that can be weights, or mean and scale of labels"
-        )
 
 
 def uses_of(counts: Mapping[str, int]) -> int:
@@ -225,13 +346,6 @@ def digits_of(number: int) -> tuple[float, ...]:
 def number_of_digits(digits: Sequence[float]) -> int:
     """Return the whole number of which these are the digits, or sums of digits."""
     return sum(int(digit) << _DIGIT_BITS * place for place, digit in enumerate(digits))
-
-
-def _mean_and_scale(digits: np.ndarray, nodes: int) -> tuple[float, float]:
-    """Return mean and standard deviation, each rounded once; 1 for equal numbers."""
-    moments = moments_of(number_of_digits(digits.tolist()), nodes)
-    assert moments is not None, "checked when it came"
-    return moments.mean, moments.deviation or 1.0
 
 
 def absent_classes(occurring: Sequence[Sequence[int]]) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ import numpy as np
 
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.graph.splits import parse_shares
 from retexo_fl.layers.dropout import splitmix
 from retexo_fl.training.link_negatives import NonEdges
@@ -125,7 +124,7 @@ def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
     Of ``nodes`` in all, too.
     """
     counts = {"nodes": part.num_inner}
-    if config.task == LINKS:
+    if not config.goal.splits_nodes:
         split = LinkSplit.of(part, split=config.split_name, seed=config.seed)
         return counts | {use: len(pairs) for use, pairs in split.pairs.items()}
     masks = (part.train_mask, part.val_mask, part.test_mask)

@@ -20,8 +20,6 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, vstack
 
-from retexo_fl.config import RunConfig
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, compact_rows, select_rows
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.layer_trainer import StageTrainer
@@ -179,17 +177,6 @@ class LinkTrainer(StageTrainer):
     def _batch(self, used: np.ndarray) -> RowBatch:
         rows = select_rows(self._rows, used, self._dtype)
         return RowBatch(rows=rows, hashes=self._hashes[used])
-
-
-def group_size(config: RunConfig, which: str) -> int:
-    """Return how many pairs are counted for each edge of a use: with those without one.
-
-    One, where what is counted are nodes.
-    """
-    if config.task != LINKS:
-        return 1
-    recipe = Recipe.of(config)
-    return 1 + (config.negatives if which == "train" else recipe.judged_beside)
 
 
 def _joined(pairs: Pairs, first: np.ndarray, second: np.ndarray) -> _Drawn:

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.errors import PluginError
-from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 from retexo_fl.plugins import is_plugin, load_callable
 
 #: From (R, C) logits and (R,) int64 classes, or what else a task has (:mod:`.judging`), to the sum
@@ -117,30 +116,58 @@ class Standardised:
         return self.loss(outputs, ((labels - self.mean) / self.scale).to(outputs.dtype))
 
 
-def make_loss(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -> Loss:
-    """Return the loss called ``name``: a built-in one, or ``module:attribute``.
+def make_class_loss(name: str, weights: tuple[float, ...] = ()) -> Loss:
+    """Return the loss of classes called ``name``: a built-in one, or ``module:attribute``.
 
     Args:
-        name: Of the loss; it fits the task.
-        task: What labels are.
-        facts: Of labels: (C,) weights of classes or labels, mean and scale of numbers, or nothing.
+        name: Of the loss.
+        weights: (C,), or nothing.
 
     Raises:
         PluginError: There is no such loss.
     """
-    if task == REGRESSION:
-        mean, scale = facts or (0.0, 1.0)
-        return Standardised(squared if name == "squared" else _plugin(name), mean, scale)
+    gamma = _focal_gamma(name)
+    loss: Loss
+    if gamma is not None:
+        loss = Focal(gamma)
+    else:
+        loss = cross_entropy if name == "cross-entropy" else _plugin(name)
+    return ClassWeighted(loss, weights) if weights else loss
+
+
+def make_label_loss(name: str, weights: tuple[float, ...] = ()) -> Loss:
+    """Return the loss of several labels, as :func:`make_class_loss`.
+
+    Args:
+        name: Of the loss.
+        weights: (L,) of positives, or nothing; one of the user's own has none.
+
+    Raises:
+        PluginError: There is no such loss.
+    """
+    if is_plugin(name):
+        return _plugin(name)
+    return OfLabels(_focal_gamma(name) or 0.0, weights)
+
+
+def make_number_loss(name: str, units: tuple[float, ...] = ()) -> Loss:
+    """Return the loss of numbers, as :func:`make_class_loss`.
+
+    Args:
+        name: Of the loss.
+        units: Mean and scale of the train nodes' labels; nothing before they are known.
+
+    Raises:
+        PluginError: There is no such loss.
+    """
+    mean, scale = units or (0.0, 1.0)
+    return Standardised(squared if name == "squared" else _plugin(name), mean, scale)
+
+
+def _focal_gamma(name: str) -> float | None:
+    """Return the power of the focal loss; None of another one."""
     kind, _, gamma = name.partition(":")
-    is_focal = kind == "focal" and not is_plugin(name)
-    if task in {MULTI_LABEL, LINKS} and not is_plugin(name):
-        return OfLabels(float(gamma) if is_focal else 0.0, facts)
-    loss: Loss = Focal(float(gamma)) if is_focal else _of_classes(name)
-    return ClassWeighted(loss, facts) if facts else loss
-
-
-def _of_classes(name: str) -> Loss:
-    return cross_entropy if name == "cross-entropy" else _plugin(name)
+    return float(gamma) if kind == "focal" and not is_plugin(name) else None
 
 
 def _plugin(name: str) -> Loss:

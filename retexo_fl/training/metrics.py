@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from retexo_fl.errors import PluginError
-from retexo_fl.graph.labels import CLASSES, LINKS
 from retexo_fl.plugins import load_callable, load_plugin
 from retexo_fl.training.judging import label_counts, number_sums
 
@@ -65,13 +64,15 @@ class Metric(ABC):
         return None
 
 
-def make_metric(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -> Metric | None:
+def make_metric(
+    name: str, facts: tuple[float, ...] = (), *, of_classes: bool = True
+) -> Metric | None:
     """Return the metric called ``name``, or None for ``accuracy``, which is always counted.
 
     Args:
         name: Of the metric; it fits the task.
-        task: What labels are.
-        facts: As :func:`.make_loss`; of numbers they say in which units the sums are.
+        facts: Of labels; of numbers mean and scale, which say in which units the sums are.
+        of_classes: A node has one class of several; else each label is judged by itself.
 
     Raises:
         PluginError: ``module:attribute`` names no factory of a :class:`Metric`.
@@ -83,7 +84,7 @@ def make_metric(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -
     if name in _ERRORS:
         return _ERRORS[name](*facts)
     if name in _RANKINGS:
-        return _RANKINGS[name](task)
+        return _RANKINGS[name](of_classes=of_classes)
     kind, _, target = name.partition(":")
     if kind in _COUNTED:
         return _COUNTED[kind](int(target) if target.isdecimal() else _BY_NAME)
@@ -296,8 +297,8 @@ class _Ranking(Metric):
         ]
         return float(np.mean(values)) if values else None
 
-    def __init__(self, task: str) -> None:
-        self._of_classes = task == CLASSES
+    def __init__(self, *, of_classes: bool = True) -> None:
+        self._of_classes = of_classes
 
     def unfit_for(self, outputs: int) -> str | None:
         """See :class:`Metric`."""
@@ -352,7 +353,7 @@ class Hits(_Ranking):
     """
 
     def __init__(self, most: int) -> None:
-        super().__init__(LINKS)
+        super().__init__(of_classes=False)
         self._most = most
 
     def value(self, totals: np.ndarray) -> float | None:
@@ -400,6 +401,11 @@ class MeanReciprocalRank(Metric):
         """See :class:`Metric`."""
         del outputs
         return 2
+
+
+def pairs_beside(metric: Metric | None) -> int:
+    """Return how many pairs without an edge each held-out edge is judged beside."""
+    return MRR_PAIRS if isinstance(metric, MeanReciprocalRank) else 1
 
 
 def _against_rest(logits: torch.Tensor) -> torch.Tensor:
@@ -481,7 +487,7 @@ _NAMED: Final[Mapping[str, Callable[[], Metric]]] = MappingProxyType(
 _ERRORS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
     {"rmse": RootMeanSquaredError, "mae": MeanAbsoluteError, "r2": R2}
 )
-_RANKINGS: Final[Mapping[str, Callable[[str], Metric]]] = MappingProxyType(
+_RANKINGS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
     {"roc-auc": RocAuc, "average-precision": AveragePrecision}
 )
 #: By what stands before a number: of a class, or of pairs.

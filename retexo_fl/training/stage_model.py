@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import basis_width
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.recipe import objective_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ class ModelShape:
                 trained on links.
         """
         _check_factors(config)
-        if config.task == LINKS:
-            _check_links(config)
+        objective = objective_of(config)
+        objective.check_model(config.model)
         before, solves = 0, config.solver == "ridge"
         if solves:
             _check_solved(config)
@@ -105,7 +105,7 @@ class ModelShape:
             ),
             passes_sums=solves,
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
-            link_head=config.link_head if config.task == LINKS else "",
+            link_head=objective.link_head,
         )
 
     @classmethod
@@ -114,7 +114,7 @@ class ModelShape:
         return cls.of(
             config,
             inputs=part.num_features,
-            classes=1 if config.task == LINKS else part.num_classes,
+            classes=config.goal.outputs or part.num_classes,
             edge_features=part.edge_values.num_attributes,
         )
 
@@ -230,16 +230,6 @@ def _check_basis_rows(config: RunConfig) -> None:
         raise ConfigurationError(
             f"basis-rows: sums does not go with model {config.model}, whose first layer makes no "
             "fixed sums of features; expected own, or a model as gcn, sage, gin"
-        )
-
-
-def _check_links(config: RunConfig) -> None:
-    layer = layer_class(config.model)
-    if layer.fixed_width(1) is None or layer.directions == "directed":
-        raise ConfigurationError(
-            f"task: links does not go with model {config.model}, which makes no fixed sums over "
-            "neighbours that both ends of an edge could know; expected classes, or a model as gcn, "
-            "sage, gin"
         )
 
 

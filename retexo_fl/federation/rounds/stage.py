@@ -27,7 +27,7 @@ from retexo_fl.federation.rounds.checked_answers import check_own
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.methods.pieces.local_steps.script import ControlVariates
-from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
 from retexo_fl.units import format_counted
@@ -95,7 +95,7 @@ class StageTraining:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
         self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
-        self._metric = make_metric(config.metric_name, config.task, label_facts)
+        self._metric = objective_of(config).metric(label_facts)
         self._counts_right = config.goal.counts_right
         if not self._steps:
             self._steps = codec.first_steps(

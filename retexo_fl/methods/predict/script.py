@@ -54,7 +54,7 @@ from retexo_fl.run_log.events import (
     Predicted,
     PredictionStarted,
 )
-from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score, add_answer
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import Tally
@@ -254,7 +254,7 @@ class PredictionLoop(Follower):
     def _metric(self, answers: Mapping[Who, PredictAnswer]) -> dict[str, Any] | None:
         """Return the metric over all clients, whose sums are added in their order."""
         name = self.config.metric_name
-        metric = make_metric(name, self.config.task, self.model.label_facts)
+        metric = objective_of(self.config).metric(self.model.label_facts)
         if metric is None:
             return None
         found: dict[str, Any] = {"name": name}

@@ -14,7 +14,7 @@ from retexo_fl.errors import ConfigurationError, PluginError
 from retexo_fl.layers import LayerShape
 from retexo_fl.layers.named import layer_class, make_layer
 from retexo_fl.layers.sage import SageLayer
-from retexo_fl.training.losses import make_loss
+from retexo_fl.training.losses import make_class_loss
 from retexo_fl.training.metrics import Metric, make_metric
 
 with warnings.catch_warnings():
@@ -134,4 +134,4 @@ def test_functions_are_told_what_a_metric_and_a_loss_must_be() -> None:
     assert "sums" not in str(error.value)
     name = str(values_of({"loss": torch.nn.CrossEntropyLoss})["loss"])
     with pytest.raises(PluginError, match="is a class of modules; expected a function of .logits"):
-        make_loss(name)
+        make_class_loss(name)

@@ -238,7 +238,7 @@ def test_a_metric_says_which_classes_it_cannot_judge(name: str, classes: int, fi
 @pytest.mark.parametrize("name", [*_NAMED, *_ERRORS, *_RANKINGS, *(f"{n}:1" for n in _COUNTED)])
 def test_sums_that_are_counts_are_said_to_be(name: str) -> None:
     """Under masks they take fewer bits, and nothing else may be taken for one."""
-    metric = make_metric(name, "links" if name in {"mrr", "hits:1"} else "classes")
+    metric = make_metric(name)
     assert metric is not None
     logits, labels = drawn(2, nodes=300)
     labels[:3] = torch.tensor([1, 0, 0])

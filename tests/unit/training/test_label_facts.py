@@ -14,7 +14,7 @@ from retexo_fl.training.label_facts import (
     classes_by_use,
     only_prediction,
 )
-from retexo_fl.training.losses import check_loss, make_loss
+from retexo_fl.training.losses import check_loss, make_class_loss
 
 LABELS = torch.tensor([0, 0, 0, 0, 0, 2, 2, 0, 1, 2])
 
@@ -37,7 +37,7 @@ def test_a_class_without_train_nodes_takes_no_weight_from_the_others() -> None:
 
 
 def test_weighted_cross_entropy_counts_nodes_as_their_class_weighs() -> None:
-    loss = make_loss("cross-entropy", facts=(1.0, 0.0, 2.5))
+    loss = make_class_loss("cross-entropy", weights=(1.0, 0.0, 2.5))
     each = F.cross_entropy(logits(), LABELS, reduction="none")
     expected = each[LABELS == 0].sum() + 2.5 * each[LABELS == 2].sum()
     assert loss(logits(), LABELS).item() == pytest.approx(expected.item())
@@ -49,7 +49,7 @@ def smoothed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["focal:2", f"{__name__}:smoothed"])
 def test_any_loss_can_be_weighed(name: str) -> None:
-    plain, weighted = make_loss(name), make_loss(name, facts=(1.0, 0.0, 2.5))
+    plain, weighted = make_class_loss(name), make_class_loss(name, weights=(1.0, 0.0, 2.5))
     parts = [plain(logits()[c == LABELS], LABELS[c == LABELS]).item() for c in (0, 2)]
     assert weighted(logits(), LABELS).item() == pytest.approx(parts[0] + 2.5 * parts[1])
     assert weighted(logits(), LABELS).item() != pytest.approx(plain(logits(), LABELS).item())
@@ -60,7 +60,7 @@ def test_any_loss_can_be_weighed(name: str) -> None:
 def test_losses_are_sums_over_nodes_with_the_right_gradient(
     name: str, weights: tuple[float, ...]
 ) -> None:
-    loss = make_loss(name, facts=weights)
+    loss = make_class_loss(name, weights=weights)
     check_loss(loss, logits(), LABELS)
     leaf = logits().requires_grad_()
     assert torch.autograd.gradcheck(lambda rows: loss(rows, LABELS), (leaf,))
@@ -69,15 +69,15 @@ def test_losses_are_sums_over_nodes_with_the_right_gradient(
 def test_focal_loss_is_that_of_its_paper() -> None:
     share = torch.softmax(logits(), dim=1)[torch.arange(len(LABELS)), LABELS]
     expected = -((1 - share) ** 1.5 * share.log()).sum()
-    assert make_loss("focal:1.5")(logits(), LABELS).item() == pytest.approx(expected.item())
+    assert make_class_loss("focal:1.5")(logits(), LABELS).item() == pytest.approx(expected.item())
     plain = F.cross_entropy(logits(), LABELS, reduction="sum")
-    assert make_loss("focal:0")(logits(), LABELS).item() == pytest.approx(plain.item())
+    assert make_class_loss("focal:0")(logits(), LABELS).item() == pytest.approx(plain.item())
 
 
 @pytest.mark.parametrize("gamma", ["0.5", "2"])
 def test_focal_loss_of_a_node_that_is_certain_is_flat(gamma: str) -> None:
     leaf = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
-    value = make_loss(f"focal:{gamma}")(leaf, torch.tensor([0, 0]))
+    value = make_class_loss(f"focal:{gamma}")(leaf, torch.tensor([0, 0]))
     (gradient,) = torch.autograd.grad(value, leaf)
     assert gradient.isfinite().all()
     assert gradient[0].abs().max() < 1e-6

@@ -23,7 +23,7 @@ def scored() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def value(name: str, scores: torch.Tensor, labels: torch.Tensor) -> float | None:
-    metric = make_metric(name, "links")
+    metric = make_metric(name, of_classes=False)
     assert metric is not None
     assert metric.unfit_for(1) is None
     halves = [metric_sums(metric, s, y) for s, y in zip(*_halves(scores, labels), strict=True)]

@@ -5,7 +5,13 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.errors import PluginError
-from retexo_fl.training.losses import Loss, check_loss, cross_entropy, make_loss
+from retexo_fl.training.losses import (
+    Loss,
+    check_loss,
+    cross_entropy,
+    make_class_loss,
+    make_label_loss,
+)
 
 
 def smoothed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -33,8 +39,8 @@ def of_logits_alone(logits: torch.Tensor) -> torch.Tensor:
 
 
 def test_losses_by_name() -> None:
-    assert make_loss("cross-entropy") is cross_entropy
-    assert make_loss(f"{__name__}:smoothed") is smoothed
+    assert make_class_loss("cross-entropy") is cross_entropy
+    assert make_class_loss(f"{__name__}:smoothed") is smoothed
 
 
 LOGITS, LABELS = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 3
@@ -49,9 +55,10 @@ def test_focal_loss_has_a_slope_where_a_node_is_certain(
     """A power below 1 has none at 0, where a probability is 1; a node that is wrong pulls."""
     certain = torch.tensor([[900.0, -900.0], [-900.0, 900.0]], dtype=dtype, requires_grad=True)
     right, wrong = torch.tensor([0, 1]), torch.tensor([1, 0])
+    loss = make_class_loss(f"focal:{gamma}")
     if task == "multi-label":
+        loss = make_label_loss(f"focal:{gamma}")
         right, wrong = (F.one_hot(classes, 2) for classes in (right, wrong))
-    loss = make_loss(f"focal:{gamma}", task)
     (slope,) = torch.autograd.grad(loss(certain, right), certain)
     assert torch.equal(slope, torch.zeros_like(slope))
     (slope,) = torch.autograd.grad(loss(certain, wrong), certain)
@@ -63,16 +70,16 @@ def test_focal_loss_has_a_slope_where_a_node_is_certain(
 def test_focal_loss_of_classes_is_that_of_its_paper(gamma: float) -> None:
     share = torch.softmax(LOGITS.double(), dim=1).gather(1, LABELS[:, None])
     expected = -((1 - share) ** gamma * share.log()).sum()
-    found = make_loss(f"focal:{gamma}")(LOGITS.double(), LABELS)
+    found = make_class_loss(f"focal:{gamma}")(LOGITS.double(), LABELS)
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["cross-entropy", "focal:2", f"{__name__}:smoothed"])
 def test_weights_of_classes_count_with_any_loss(name: str) -> None:
-    weights, plain = (0.5, 2.0, 7.0), make_loss(name)
+    weights, plain = (0.5, 2.0, 7.0), make_class_loss(name)
     rows = [plain(LOGITS[n : n + 1], LABELS[n : n + 1]) for n in range(5)]
     expected = sum(weights[int(LABELS[n])] * row.item() for n, row in enumerate(rows))
-    loss = make_loss(name, facts=weights)
+    loss = make_class_loss(name, weights=weights)
     assert loss(LOGITS, LABELS).item() == pytest.approx(expected, rel=1e-5)
     check_loss(loss, LOGITS, LABELS)
 
@@ -108,4 +115,4 @@ def test_what_is_no_loss_is_refused_by_name(loss: Loss, sentence: str) -> None:
 )
 def test_what_cannot_be_called_is_refused_by_name(name: str, sentence: str) -> None:
     with pytest.raises(PluginError, match=sentence):
-        make_loss(f"{__name__}:{name}")
+        make_class_loss(f"{__name__}:{name}")

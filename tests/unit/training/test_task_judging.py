@@ -13,17 +13,11 @@ import torch.nn.functional as F
 from sklearn import metrics as reference
 
 from retexo_fl.config import make_config
-from retexo_fl.training.judging import count_right, report_length, report_sums
-from retexo_fl.training.label_facts import (
-    classes_by_use,
-    facts_length,
-    facts_of,
-    label_sums,
-    label_sums_length,
-)
-from retexo_fl.training.losses import check_loss, make_loss
+from retexo_fl.training.judging import count_right, report_sums
+from retexo_fl.training.label_facts import MeanAndScale, classes_by_use
+from retexo_fl.training.losses import check_loss, make_label_loss
 from retexo_fl.training.metrics import make_metric, metric_sums, metric_value
-from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.recipe import Objective, Recipe, objective_of
 
 MULTI, NUMBERS = "multi-label", "regression"
 
@@ -43,6 +37,10 @@ def numbers_and_outputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(numbers), torch.from_numpy(numbers[:, None] + rng.normal(size=(300, 1)))
 
 
+def objective(**keys: str) -> Objective:
+    return objective_of(make_config(keys))
+
+
 def value_of(
     name: str,
     task: str,
@@ -51,7 +49,7 @@ def value_of(
     facts: tuple[float, ...] = (),
 ) -> float | None:
     """Return a metric of nodes that three clients share."""
-    metric = make_metric(name, task, facts)
+    metric = objective(task=task, metric=name).metric(facts)
     assert metric is not None
     parts = [
         metric_sums(metric, outputs[rows], labels[rows])
@@ -134,7 +132,7 @@ def test_cross_entropy_of_labels_is_that_of_pytorch(weights: tuple[float, ...]) 
     each = F.binary_cross_entropy_with_logits(
         logits, (labels == 1).double(), pos_weight=factors, reduction="none"
     )
-    loss = make_loss("cross-entropy", MULTI, weights)
+    loss = make_label_loss("cross-entropy", weights)
     assert loss(logits, labels).item() == pytest.approx(each[labels >= 0].sum().item() / 3)
     check_loss(loss, logits, labels)
 
@@ -145,21 +143,21 @@ def test_focal_loss_of_labels_is_that_of_its_paper(gamma: float) -> None:
     share = torch.sigmoid(logits)
     share = torch.where(labels == 1, share, 1 - share)[labels >= 0]
     expected = -((1 - share) ** gamma * share.log()).sum() / 3
-    loss = make_loss(f"focal:{gamma}", MULTI)
+    loss = make_label_loss(f"focal:{gamma}")
     assert loss(logits, labels).item() == pytest.approx(expected.item())
     leaf = logits[:9].requires_grad_()
     assert torch.autograd.gradcheck(lambda rows: loss(rows, labels[:9]), (leaf,))
 
 
 def test_balanced_labels_weigh_positives_by_how_rare_they_are() -> None:
-    config = make_config({"task": MULTI, "class-weights": "balanced"})
+    label_facts = objective(task=MULTI, **{"class-weights": "balanced"}).label_facts
     labels = np.array([[1, 0], [0, 0], [0, -1], [0, 0]], np.int8)
-    sums = label_sums(config, labels, 2)
+    sums = label_facts.sums(labels, 2)
     assert list(sums) == [1, 0, 3, 3]
-    assert len(sums) == label_sums_length(config, 2)
-    facts = facts_of(config, np.array(sums), 4)
+    assert len(sums) == label_facts.num_sums(2)
+    facts = label_facts.of_sums(np.array(sums), 4)
     assert facts == (3.0, 1.0)
-    assert len(facts) == facts_length(config, 2)
+    label_facts.check(facts, 2)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -195,13 +193,13 @@ def test_errors_are_those_of_scikit_learn(
     outputs = (outputs - numbers.mean()) / numbers.std()
     numbers, outputs = offset + spread * standard, offset + spread * outputs
     expected = score(numbers.numpy(), outputs[:, 0].numpy())
-    config = make_config({"task": NUMBERS})
-    facts = facts_of(config, np.array(label_sums(config, numbers.numpy(), 1)), len(numbers))
+    label_facts = MeanAndScale()
+    facts = label_facts.of_sums(np.array(label_facts.sums(numbers.numpy(), 1)), len(numbers))
     assert value_of(name, NUMBERS, outputs, numbers, facts) == pytest.approx(expected, rel=1e-9)
     # Nodes that lie far from those that were trained on.
     facts = (facts[0] - 1e3 * facts[1], facts[1])
     assert value_of(name, NUMBERS, outputs, numbers, facts) == pytest.approx(expected, rel=1e-6)
-    metric = make_metric(name, NUMBERS)
+    metric = make_metric(name)
     assert metric is not None
     assert metric.lower_is_better is (name != "r2")
 
@@ -215,9 +213,9 @@ def test_equal_numbers_have_no_r2(number: float) -> None:
 
 def test_a_loss_of_numbers_and_their_answers_are_in_units_of_the_train_nodes() -> None:
     numbers, outputs = numbers_and_outputs()
-    config = make_config({"task": NUMBERS})
-    parts = [label_sums(config, part, 1) for part in np.array_split(numbers.numpy(), 4)]
-    facts = facts_of(config, np.sum(parts, axis=0), len(numbers))
+    config, label_facts = make_config({"task": NUMBERS}), MeanAndScale()
+    parts = [label_facts.sums(part, 1) for part in np.array_split(numbers.numpy(), 4)]
+    facts = label_facts.of_sums(np.sum(parts, axis=0), len(numbers))
     assert facts == pytest.approx((numbers.mean().item(), numbers.std(correction=0).item()), 1e-12)
     recipe = Recipe.of(config, facts)
     standard = (outputs - facts[0]) / facts[1]
@@ -227,9 +225,9 @@ def test_a_loss_of_numbers_and_their_answers_are_in_units_of_the_train_nodes() -
 
 
 def test_equal_numbers_are_scaled_by_one() -> None:
-    config = make_config({"task": NUMBERS})
-    sums = np.array(label_sums(config, np.full(7, 0.1), 1))
-    assert facts_of(config, sums, 7) == (0.1, 1.0)
+    label_facts = MeanAndScale()
+    sums = np.array(label_facts.sums(np.full(7, 0.1), 1))
+    assert label_facts.of_sums(sums, 7) == (0.1, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +242,7 @@ def test_equal_numbers_are_scaled_by_one() -> None:
     ids=["far", "far below", "tiny", "all of float32", "zeros"],
 )
 def test_mean_and_deviation_are_exact_whoever_adds_up_what(numbers: np.ndarray) -> None:
-    config = make_config({"task": NUMBERS})
+    label_facts = MeanAndScale()
     exact = [Fraction(number) for number in numbers.tolist()]
     mean = sum(exact, Fraction()) / len(exact)
     variance = sum(((number - mean) ** 2 for number in exact), Fraction()) / len(exact)
@@ -252,9 +250,9 @@ def test_mean_and_deviation_are_exact_whoever_adds_up_what(numbers: np.ndarray) 
     found = set()
     for clients in (1, 3, len(numbers)):
         parts = np.array_split(rng.permutation(numbers), clients)
-        sums = [label_sums(config, part, 1) for part in parts]
-        assert {len(one) for one in sums} == {label_sums_length(config, 1)}
-        found.add(facts_of(config, np.sum(sums, axis=0), len(numbers)))
+        sums = [label_facts.sums(part, 1) for part in parts]
+        assert {len(one) for one in sums} == {label_facts.num_sums(1)}
+        found.add(label_facts.of_sums(np.sum(sums, axis=0), len(numbers)))
     ((center, scale),) = found
     assert center == float(mean)
     assert scale == pytest.approx(math.sqrt(variance) or 1.0, rel=1e-12)
@@ -271,7 +269,7 @@ def test_sums_of_a_report_are_as_many_as_their_task_has() -> None:
         (MULTI, logits, labels),
         (NUMBERS, outputs, numbers),
     ):
-        assert len(report_sums(given, truth)) == report_length(task, given.shape[1])
+        assert len(report_sums(given, truth)) == objective(task=task).report_length(given.shape[1])
 
 
 def test_uses_of_labels_are_of_nodes_that_have_them() -> None:

@@ -21,7 +21,7 @@ from retexo_fl.graph.sources.named.obtain import cache_folder
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.end_to_end import EndToEndTrainer
 from retexo_fl.training.layer_trainer import NodeSets
-from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.recipe import Recipe, objective_of
 
 
 def make_sampled_trainer(
@@ -49,8 +49,7 @@ def make_sampled_trainer(
     settings = SampledSettings(
         shape=whole.shape,
         choice=SamplerChoice.of(config, client=client),
-        loss=config.loss_name,
-        task=config.task,
+        objective=objective_of(config),
         label_facts=recipe.label_facts,
         dropout=config.dropout,
         seed=config.seed,

@@ -15,7 +15,7 @@ from retexo_fl.additions.devices.workers.task import TaskFactory
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config import RunConfig
 from retexo_fl.device_names import MAX_CPU_WORKERS, Settled, parse_devices
-from retexo_fl.graph.labels import LINKS
+from retexo_fl.training.recipe import objective_of
 
 _lock: Final = threading.Lock()
 #: How many clients of this process hold each pool.
@@ -24,8 +24,8 @@ _holders: Final[Counter[WorkerPool]] = Counter()
 
 def why_alone(config: RunConfig) -> str:
     """Return why a client computes in its own process whatever there is; empty: it shares."""
-    if config.task == LINKS:
-        return "pairs of nodes are not shared among devices"
+    if why := objective_of(config).why_alone:
+        return why
     if ALGORITHMS[config.algorithm].end_to_end and config.sampler == "none":
         return "a full batch is not split over devices"
     return ""

@@ -35,12 +35,11 @@ from retexo_fl.additions.devices.workers.task import Share
 from retexo_fl.additions.devices.workers.timings import StepSums
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RetexoError
-from retexo_fl.graph.labels import CLASSES
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.recipe import Objective, Recipe, objective_of
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.stage_pass import NodeSets
 from retexo_fl.training.tally import PassSums, Tally
@@ -60,16 +59,15 @@ class DevicePlan:
         devices: The client's.
         client: Index, for its log.
         balance: ``dynamic`` or ``static``.
-        loss: ``loss`` of the configuration; likewise ``metric``, ``task`` and ``dropout``.
+        objective: Has loss and metric.
+        dropout: Rate.
         seed: Of the training.
     """
 
     devices: ClientDevices
     client: int
     balance: str
-    loss: str
-    metric: str
-    task: str = CLASSES
+    objective: Objective
     dropout: float
     seed: int
 
@@ -80,9 +78,7 @@ class DevicePlan:
             devices=devices,
             client=client,
             balance=config.balance,
-            loss=config.loss_name,
-            metric=config.metric_name,
-            task=config.task,
+            objective=objective_of(config),
             dropout=config.dropout,
             seed=config.seed,
         )
@@ -117,9 +113,7 @@ class DeviceStage(LayerTrainer):
         self._settings = StageSettings(
             shape=shape,
             stage=stage,
-            loss=plan.loss,
-            metric=plan.metric,
-            task=plan.task,
+            objective=plan.objective,
             label_facts=recipe.label_facts,
             dropout=plan.dropout,
             seed=plan.seed,

@@ -18,10 +18,9 @@ from retexo_fl.additions.devices.training.sampled import SampledBatch, SampledEd
 from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
 from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from retexo_fl.errors import DeviceFailed
-from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.losses import make_loss
+from retexo_fl.training.recipe import Objective
 from retexo_fl.training.stage_model import ModelShape
 
 Found = TypeVar("Found")
@@ -38,8 +37,7 @@ class SampledSettings:
     Attributes:
         shape: Of the model.
         choice: The sampler.
-        loss: Name of the loss.
-        task: What labels are.
+        objective: Has the loss.
         label_facts: What the loss knows of all clients' labels; may be empty.
         dropout: Rate.
         seed: Of the training.
@@ -49,8 +47,7 @@ class SampledSettings:
 
     shape: ModelShape
     choice: SamplerChoice
-    loss: str
-    task: str = CLASSES
+    objective: Objective
     label_facts: tuple[float, ...] = ()
     dropout: float
     seed: int
@@ -189,7 +186,7 @@ def make_sampled_task(
         settings.shape,
         hashes=graph.hashes,
         labels=graph.labels,
-        loss=make_loss(settings.loss, settings.task, settings.label_facts),
+        loss=settings.objective.loss(settings.label_facts),
         device=device,
         edges=SampledEdges.of(graph.adjacency, graph.edge_values),
     )

@@ -18,11 +18,8 @@ import torch
 
 from retexo_fl.additions.devices.training.shared_stage import nodes_of, prepared_of
 from retexo_fl.additions.devices.workers.task import Share, ShareSums
-from retexo_fl.graph.labels import CLASSES
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.losses import make_loss
-from retexo_fl.training.metrics import make_metric
-from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.recipe import Objective, Recipe
 from retexo_fl.training.stage_model import ModelShape, StageModel
 from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass
 from retexo_fl.training.tally import Tally
@@ -47,8 +44,7 @@ class StageSettings:
     Attributes:
         shape: Of the model.
         stage: Stage index.
-        loss: Name of the loss; likewise ``metric``.
-        task: What labels are.
+        objective: Has loss and metric.
         label_facts: What the loss knows of all clients' labels; may be empty.
         dropout: Rate.
         seed: Of the training.
@@ -56,9 +52,7 @@ class StageSettings:
 
     shape: ModelShape
     stage: int
-    loss: str
-    metric: str
-    task: str = CLASSES
+    objective: Objective
     label_facts: tuple[float, ...] = ()
     dropout: float
     seed: int
@@ -99,9 +93,9 @@ class StageTask:
         model = StageModel(settings.shape, settings.stage)
         dtype = getattr(torch, settings.shape.dtype)
         recipe = Recipe(
-            loss=make_loss(settings.loss, settings.task, settings.label_facts),
+            loss=settings.objective.loss(settings.label_facts),
             label_facts=settings.label_facts,
-            metric=make_metric(settings.metric, settings.task, settings.label_facts),
+            metric=settings.objective.metric(settings.label_facts),
         )
         prepared = prepared_of(model.layer, arrays, dtype)
         self._facts = StageFacts(model, prepared, recipe, device)

@@ -11,7 +11,6 @@ from retexo_fl.client.client import GraphClient
 from retexo_fl.client.stage_rows import summed_rows
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.training.basis import (
     Basis,
     direction_sums,
@@ -19,8 +18,8 @@ from retexo_fl.training.basis import (
     label_products,
     square_sums,
 )
-from retexo_fl.training.label_facts import check_facts
 from retexo_fl.training.layer_trainer import StageTrainer
+from retexo_fl.training.recipe import objective_of
 
 
 class BasisClient(GraphClient):
@@ -34,10 +33,10 @@ class BasisClient(GraphClient):
         self._admit_to_sum(request.ticket)
         if not self.shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
-        facts: tuple[float, ...] = ()
-        if self._config.task == REGRESSION:
-            facts = request.label_facts
-            check_facts(facts, self._config, self.shape.classes)
+        label_facts = objective_of(self._config).label_facts
+        facts = label_facts.units(request.label_facts)
+        if label_facts.num_units:
+            label_facts.check(facts, self.shape.classes)
         known, columns = None, 1
         if request.weights is not None:
             known = self.crossing.basis_form.decode(request.weights)

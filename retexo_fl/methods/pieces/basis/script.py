@@ -14,9 +14,9 @@ from retexo_fl.federation.asking import Ask, Round, members, named
 from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.training import Training
-from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
+from retexo_fl.training.recipe import objective_of
 
 
 def find_basis(training: Training) -> None:
@@ -25,7 +25,7 @@ def find_basis(training: Training) -> None:
     job = joined.job
     if config.basis == "none" or job.basis is not None:
         return
-    units = job.label_facts if config.task == REGRESSION else ()
+    units = objective_of(config).label_facts.units(job.label_facts)
     asking = ask_for_basis(joined.clients, job.ticket(0), config, units)
     if config.basis_rows == "sums":
         # Of what the first layer adds up: features cross first.

@@ -26,7 +26,8 @@ from retexo_fl.methods.predict.tables import MOST_SUGGESTED, predict_links
 from retexo_fl.training.label_facts import uses_of
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
-from retexo_fl.training.link_trainer import LinkTrainer, group_size
+from retexo_fl.training.link_trainer import LinkTrainer
+from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.stage_model import num_weights
 
 
@@ -117,8 +118,8 @@ class LinkClient(LazyClient):
 
     def _counts(self) -> dict[str, int]:
         """Return how many pairs it counts of each use."""
-        pairs = self._links.pairs
-        return {use: len(pairs[use]) * group_size(self._config, use) for use in USES}
+        pairs, group_size = self._links.pairs, objective_of(self._config).group_size
+        return {use: len(pairs[use]) * group_size(use) for use in USES}
 
     def _new_trainer(self, stage: int, digest: bytes) -> LinkTrainer:
         if not stage:

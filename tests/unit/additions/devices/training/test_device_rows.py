@@ -28,8 +28,10 @@ from retexo_fl.additions.devices.training.sampled_task import (
 from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
 from retexo_fl.additions.devices.workers.share_runner import ShareRunner
 from retexo_fl.additions.devices.workers.task import Share
+from retexo_fl.config import make_config
 from retexo_fl.errors import DeviceFailed
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.recipe import objective_of
 from tests.support.sampled import SmallClient, small_client
 
 NODES, EPOCHS, BATCHES, ROW_BYTES = 200, 4, 5, 3 * 4
@@ -213,7 +215,7 @@ def task_of(made: SmallClient, sampler: Sampler) -> tuple[SampledTask, ShortOfMe
     settings = SampledSettings(
         shape=made.shape,
         choice=choice,
-        loss="cross-entropy",
+        objective=objective_of(make_config({})),
         dropout=0.3,
         seed=0,
         buffers=1,

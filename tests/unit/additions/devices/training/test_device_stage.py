@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from retexo_fl.additions.devices.training.client_devices import ClientDevices
 from retexo_fl.additions.devices.training.device_stage import DevicePlan, DeviceStage
 from retexo_fl.additions.devices.training.stage_task import unit_nodes
+from retexo_fl.config import make_config
 from retexo_fl.errors import DeviceFailed, TrainingDiverged
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
-from retexo_fl.training.losses import make_loss
+from retexo_fl.training.losses import make_class_loss
 from retexo_fl.training.metrics import make_metric
-from retexo_fl.training.recipe import LocalSteps, Recipe
+from retexo_fl.training.recipe import LocalSteps, Recipe, objective_of
 from retexo_fl.training.stage_model import initial_weights
 from tests.support.devices_here import DevicesHere
 from tests.support.sampled import SmallClient, small_client
@@ -55,7 +56,7 @@ def weights_of(made: SmallClient, stage: int = 0) -> np.ndarray:
 
 def recipe(steps: int = 1, metric: str = "accuracy") -> Recipe:
     return Recipe(
-        loss=make_loss("cross-entropy"),
+        loss=make_class_loss("cross-entropy"),
         metric=make_metric(metric),
         local=LocalSteps(count=steps),
     )
@@ -78,8 +79,7 @@ def shared(
         devices=devices,
         client=3,
         balance=balance,
-        loss="cross-entropy",
-        metric=metric,
+        objective=objective_of(make_config({"metric": metric})),
         dropout=DROPOUT,
         seed=0,
     )
@@ -181,8 +181,7 @@ def test_a_later_stage_of_few_labelled_nodes_equals_one_device(model: str) -> No
         devices=DevicesHere([1.0, 2.0]),
         client=3,
         balance="dynamic",
-        loss="cross-entropy",
-        metric="accuracy",
+        objective=objective_of(make_config({})),
         dropout=DROPOUT,
         seed=7,
     )
@@ -209,8 +208,7 @@ def test_a_gradient_not_finite_is_told_though_the_loss_is_finite() -> None:
         devices=DevicesHere([1.0, 1.0]),
         client=3,
         balance="dynamic",
-        loss=name,
-        metric="accuracy",
+        objective=objective_of(make_config({"loss": name})),
         dropout=DROPOUT,
         seed=0,
     )

@@ -18,9 +18,10 @@ from retexo_fl.additions.devices.training.sampled_task import ROUND, STEP, Sampl
 from retexo_fl.additions.devices.training.sampled_trainer import MiniBatches, SampledTrainer
 from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
 from retexo_fl.additions.devices.workers.task import Share
+from retexo_fl.config import make_config
 from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.layer_trainer import NodeSets
-from retexo_fl.training.recipe import LocalSteps, Recipe
+from retexo_fl.training.recipe import LocalSteps, Recipe, objective_of
 from retexo_fl.training.rounds import run_alone
 from retexo_fl.training.tally import LayerUpdate
 from tests.support.devices_here import DevicesHere
@@ -55,7 +56,7 @@ def trainer(
     sampled = SampledSettings(
         shape=made.shape,
         choice=choice,
-        loss="cross-entropy",
+        objective=objective_of(make_config({})),
         dropout=dropout,
         seed=0,
         buffers=2,
