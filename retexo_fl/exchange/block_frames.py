@@ -7,6 +7,8 @@ decoded where they are used, once. All are pure functions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -55,6 +57,9 @@ from retexo_fl.exchange.vectors import (
     to_csr,
     to_dense,
 )
+
+_KEY_FIELDS: Final = ("job", "layer", "weights_digest", "sender", "receiver")
+
 
 # ---- vectors to frames ---------------------------------------------------------------------------
 
@@ -199,8 +204,6 @@ def _too_small(max_frame_bytes: int, vector: int, needed: int) -> LocalProtocolE
 
 # ---- which frame comes next ----------------------------------------------------------------------
 
-_KEY_FIELDS: Final = ("job", "layer", "weights_digest", "sender", "receiver")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProgress:
@@ -242,31 +245,13 @@ def check_frame(
         RemoteProtocolError: They are not.
         PartitionError: HELLO lists other edges than this end does.
     """
-    try:
+    with _located(progress, key):
         frame = parse_frame(data)
-    except RemoteProtocolError as error:
-        raise located(error, progress, key) from error
-    if not frame.has_checksum(progress.seed):
-        problem = RemoteProtocolError(
-            "checksum differs: the frame was altered, or is of another block"
-        )
-        raise located(problem, progress, key)
-    return follow(frame, progress, key, expected)
-
-
-def follow(
-    frame: Frame, progress: BlockProgress, key: BlockKey, expected: BlockHeader | None = None
-) -> BlockProgress:
-    """Check that a frame comes next in a block, without its checksum; see :func:`check_frame`.
-
-    Raises:
-        RemoteProtocolError: It does not.
-        PartitionError: HELLO lists other edges than this end does.
-    """
-    try:
+        if not frame.has_checksum(progress.seed):
+            raise RemoteProtocolError(
+                "checksum differs: the frame was altered, or is of another block"
+            )
         return _follow(frame, progress, key, expected)
-    except RemoteProtocolError as error:
-        raise located(error, progress, key) from error
 
 
 def sound_prefix(key: BlockKey, stream: Buffer) -> BlockProgress:
@@ -280,19 +265,22 @@ def sound_prefix(key: BlockKey, stream: Buffer) -> BlockProgress:
     return progress
 
 
-def located(
-    error: RemoteProtocolError, progress: BlockProgress, key: BlockKey
-) -> RemoteProtocolError:
-    """Return an error that names block and frame."""
-    return RemoteProtocolError(
-        f"block of layer {key.layer} from client {key.sender} to {key.receiver}, "
-        f"frame {progress.num_frames}: {error}"
-    )
+@contextmanager
+def _located(progress: BlockProgress, key: BlockKey) -> Iterator[None]:
+    """Name block and frame where the protocol is broken."""
+    try:
+        yield
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"block of layer {key.layer} from client {key.sender} to {key.receiver}, "
+            f"frame {progress.num_frames}: {error}"
+        ) from error
 
 
 def _follow(
     frame: Frame, progress: BlockProgress, key: BlockKey, expected: BlockHeader | None
 ) -> BlockProgress:
+    """Check that a frame comes next in a block, without its checksum; see :func:`check_frame`."""
     header = frame.header
     _demand("sequence", header.sequence, progress.num_frames)
     if progress.is_whole:
@@ -377,12 +365,10 @@ def decode_block(
     """
     progress, parts = NOTHING, []
     for frame in split_frames(stream):
-        after = follow(frame, progress, expected.key, expected)
-        if frame.header.kind is FrameKind.ROWS:
-            try:
+        with _located(progress, expected.key):
+            after = _follow(frame, progress, expected.key, expected)
+            if frame.header.kind is FrameKind.ROWS:
                 parts.append(_rows(frame, expected, max_frame_bytes))
-            except RemoteProtocolError as error:
-                raise located(error, progress, expected.key) from error
         progress = after
     return (_joined(parts, expected), progress.traffic) if progress.is_whole else None
 
