@@ -20,6 +20,7 @@ from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.labels import check_task
+from retexo_fl.training.cohorts import brought
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes
 
@@ -95,7 +96,7 @@ def _check_masks(config: RunConfig, limits: Limits) -> None:
 
 
 def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:
-    if not train and not config.traits.exchanges_in_rounds:
+    if "train" not in brought(config, {"train": train}):
         return  # Updates are zeros, and carry nothing of peers' nodes.
     fewest = _fewest_summed(config, train)
     if fewest >= limits.least_train_nodes:

@@ -37,7 +37,8 @@ class JobGate:
         shape: Sizes of the model.
         first: Returns what names the features (:meth:`.Crossing.first_digest`).
         clients: How many the partitioning has.
-        end_to_end: All layers are one stage; not so in a job that predicts.
+        stages: How many there are: one where all layers are trained together, but not in a job
+            that predicts.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class JobGate:
         *,
         first: Callable[[], bytes],
         clients: int,
-        end_to_end: bool,
+        stages: int,
     ) -> None:
         self._job = job
         self._client = plan.client
         self._peers = {peer.peer: peer for peer in plan.peers}
         self._clients = clients
         self._dtype = config.dtype
-        self._stages = 1 if end_to_end else shape.stages
+        self._stages = stages
         self._widths = [shape.exchange_width(stage) for stage in range(self._stages)]
         # What layer 0 reads is made by nothing that is trained, unless by a basis.
         self._unmade = "a block of layer 0 that no features made"
@@ -65,7 +66,7 @@ class JobGate:
         self._maps_first = shape.coordinates_cross
         self._first = first
         #: Vectors that cross inside rounds have this many bytes; 0 where none do.
-        inside = end_to_end and config.traits.exchanges_in_rounds and shape.layers > 1
+        inside = stages < shape.layers and config.traits.exchanges_in_rounds
         row_bytes = shape.state_width * (8 if config.dtype == "float64" else 4)
         self._inner_row_bytes = max(row_bytes, _NUMBER_BYTES) if inside else 0
         # A round and its validation exchange 3 (K - 1) + 1 times, an evaluation K - 1 times; a peer

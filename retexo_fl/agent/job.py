@@ -35,17 +35,15 @@ from retexo_fl.client.api import (
     is_lacking,
     purpose_of,
 )
-from retexo_fl.client.client import GraphClient
+from retexo_fl.client.client import AnyAnswer, GraphClient
 from retexo_fl.client.edge_fit import note_unused_edges
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
-from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.clients import client_class, exchange_in_rounds
-from retexo_fl.methods.whole.answers import AnyAnswer, EndToEndClient
 from retexo_fl.training.rounds import Steps
 
 Answer = TypeVar("Answer")
@@ -134,7 +132,6 @@ class AgentJob:
         self.client.crossing.mailbox.watch = self._enter_block
         self.client.crossing.count = self.book.exchanged
         self._datagrams = self._open_port(carrier, folders.store)
-        end_to_end = isinstance(self.client, EndToEndClient)
         self._gate = JobGate(
             name,
             self.client.crossing.plan,
@@ -142,11 +139,11 @@ class AgentJob:
             self.client.shape,
             first=self.client.crossing.first_digest,
             clients=partition.num_clients,
-            end_to_end=end_to_end,
+            stages=self.client.stages,
         )
         depot.admit_job(name, self._gate)
-        stages = 1 if end_to_end else self.client.shape.stages
-        self.answers.limit(question_limits(config, stages=stages, most_rounds=most_rounds))
+        limits = question_limits(config, stages=self.client.stages, most_rounds=most_rounds)
+        self.answers.limit(limits)
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
         #: What went to and came from peers in it, by purpose, place, peer and way.
@@ -237,19 +234,16 @@ class AgentJob:
 
     def train_runner(self, request: TrainRequest) -> RoundRunner[TrainAnswer]:
         """Begin a round."""
-        assert isinstance(self.client, EndToEndClient)
         return self._runner(request, self.client.train_steps(request))
 
     def evaluate_runner(self, request: EvaluateRequest) -> RoundRunner[EvaluateAnswer]:
         """Begin an evaluation."""
-        assert isinstance(self.client, EndToEndClient)
         return self._runner(request, self.client.evaluate_steps(request))
 
     def finished(
         self, request: TrainRequest | EvaluateRequest, runner: RoundRunner[AnyAnswer]
     ) -> AnyAnswer:
         """Return a round's answer, with what crossed for it."""
-        assert isinstance(self.client, EndToEndClient)
         return self.client.finished(request, runner.answer, runner.moved)
 
     def end_round(self) -> None:
@@ -280,7 +274,7 @@ class AgentJob:
 
     def _open_port(self, carrier: CarrierPath | None, folder: Path) -> VectorCarrier | None:
         """Let vectors go as datagrams, where the agent takes them and the codec rounds them."""
-        if carrier is None or self.config.codec != FIXED:
+        if carrier is None or not self.client.crossing.mailbox.is_rounded:
             return None
         port = carrier.open_job(
             folder,

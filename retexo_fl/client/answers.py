@@ -196,9 +196,13 @@ def _predicted(_: PredictRequest, facts: SumFacts) -> Iterator[Declared]:
         yield metric(name=f"{use}_metric", length=facts.metric, over=use)
 
 
-def _products(request: BasisRequest | GramRequest, _: SumFacts) -> Iterator[Declared]:
+def _products(_: GramRequest, __: SumFacts) -> Iterator[Declared]:
     yield Count(name="examples", of="train")
-    if isinstance(request, BasisRequest) and request.weights is None:
+
+
+def _basis_sums(request: BasisRequest, _: SumFacts) -> Iterator[Declared]:
+    yield Count(name="examples", of="train")
+    if request.weights is None:
         yield Sum(name="squares", length=2, is_list=True, least=0.0)
 
 
@@ -219,7 +223,7 @@ _DECLARED: Final[Mapping[type[Request[Any]], Callable[..., Iterator[Declared]]]]
         TrainRequest: _trained,
         EvaluateRequest: _evaluated,
         PredictRequest: _predicted,
-        BasisRequest: _products,
+        BasisRequest: _basis_sums,
         GramRequest: _products,
         CountsRequest: _counted,
         LabelsRequest: _labelled,

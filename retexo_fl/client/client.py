@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from retexo_fl.client.api import (
     KeysRequest,
     LabelsAnswer,
     LabelsRequest,
+    PeerTraffic,
     PublishAnswer,
     PublishRequest,
     Request,
@@ -65,12 +66,14 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.label_facts import class_counts, classes_by_use
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
+from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate, Tally
-from retexo_fl.updates import update_codec
 
 if TYPE_CHECKING:
     from retexo_fl.channels.key_signing import RosterSigner
+
+AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
 
 
 class GraphClient(Answering):
@@ -125,13 +128,7 @@ class GraphClient(Answering):
         self._channel = channel
         self._predictions = predictions
         self.shape = ModelShape.of_part(config, partition)
-        updates = update_codec(
-            update_bits=config.update_bits,
-            weight_bits=config.weight_bits,
-            keeps_zeros=config.codec == "dense",
-            masked=self._masks is not None,
-        )
-        self.weights = ClientWeights(config, self.shape, store, updates, client=partition.client)
+        self.weights = ClientWeights(config, self.shape, store, client=partition.client)
         self._sealing = Sealing(
             partition.client, sum_facts(config, self.shape.classes), self._masks
         )
@@ -262,6 +259,31 @@ class GraphClient(Answering):
     def _labels_by_use(self) -> dict[str, np.ndarray]:
         nodes = self._nodes
         return {use: np.asarray(nodes.labels[rows]) for use, rows in nodes.by_use.items()}
+
+    @property
+    def stages(self) -> int:
+        """How many stages it may be asked about."""
+        return self.shape.stages
+
+    def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
+        """Answer a ``train.layer`` in steps between which vectors cross; here there is one."""
+        yield from ()
+        return self.ask(request)
+
+    def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
+        """Answer an ``evaluate.layer`` as :meth:`train_steps` does a ``train.layer``."""
+        yield from ()
+        return self.ask(request)
+
+    def finished(
+        self,
+        request: TrainRequest | EvaluateRequest,
+        answer: AnyAnswer,
+        moved: Mapping[str, PeerTraffic],
+    ) -> AnyAnswer:
+        """Return what steps have answered, with what crossed for it, by purpose."""
+        del request, moved
+        return answer
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

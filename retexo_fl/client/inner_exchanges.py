@@ -96,6 +96,7 @@ class RoundRunner(Generic[Answer]):
     ) -> None:
         self._steps = steps
         self._message = message
+        self._codec = message.name.codec
         self._client = client
         self._channel = channel
         self._watch = watch
@@ -152,7 +153,7 @@ class RoundRunner(Generic[Answer]):
         assert exchange is not None, "begun by begin_next"
         peers = self._peers = self._peers_of(exchange)
         self.keys |= peers.outgoing_keys
-        fixed = fixed_outgoing(exchange, self._message.name.codec)
+        fixed = fixed_outgoing(exchange, self._codec)
         leaving = exchange.outgoing if fixed is None else fixed.vectors
         peers.send(sorted(leaving.items()), fixed)
         peers.expect()
@@ -205,7 +206,7 @@ class RoundRunner(Generic[Answer]):
         made = PeerExchange(
             (ticket.job, ticket.stage, digest),
             self._channel,
-            codec=wire_codec(self._message.name.codec),
+            codec=wire_codec(self._codec),
             outgoing={
                 peer: header(self._client, peer, len(vectors), vectors.shape[1])
                 for peer, vectors in exchange.outgoing.items()
@@ -229,5 +230,5 @@ class RoundRunner(Generic[Answer]):
                 f"client {self._client}: {self.place}: the vectors of client {peer} were lost"
             )
         blocks = {peer: to_dense(peers.received[peer]) for peer in sorted(peers.received)}
-        received = vectors_received(exchange, blocks, self._message.name.codec)
+        received = vectors_received(exchange, blocks, self._codec)
         return {p: vectors.astype(self._dtype, copy=False) for p, vectors in received.items()}

@@ -37,6 +37,7 @@ class Mailbox:
 
     Attributes:
         reads_once: Free what was decoded as it is handed over; it is decoded again if asked.
+        is_rounded: Vectors are of numbers that datagrams may carry, and add up (``fixed``).
         error_bound: Under ``fixed``, of what was sent last.
     """
 
@@ -55,7 +56,7 @@ class Mailbox:
         self._plan = plan
         self._peers = {peer.peer for peer in plan.peers}
         self._channel = channel
-        self._codec = codec
+        self.is_rounded = codec == FIXED
         self._wire_codec = wire_codec(codec)
         #: Carry vectors to and from peers that they reach; only under ``fixed``.
         self.datagrams: VectorCarrier | None = None
@@ -74,7 +75,7 @@ class Mailbox:
             ChannelError: The channel did not take a block.
             LocalProtocolError: A vector is not finite.
         """
-        fixed = self.fixed(rows) if self._codec == FIXED else None
+        fixed = self.fixed(rows) if self.is_rounded else None
         self.error_bound = () if fixed is None else (fixed.error_bound,)
         exchange = self._exchange_of(self._stage_of(ticket, rows.shape[1], str(rows.dtype)))
         targets = {peer.peer: peer.send.targets for peer in self._plan.peers}
@@ -134,7 +135,7 @@ class Mailbox:
         # Nothing else holds a peer's vectors from here on: each is freed once it is in its slots.
         del received
         slots = {peer.peer: peer.receive.slots for peer in self._plan.peers}
-        if self._codec != FIXED:
+        if not self.is_rounded:
             return _in_slot_order(parts, slots, width, dtype)
         self._sum_shared(parts, closed_without)
         return in_compact_form(_in_slot_order(parts, slots, width, dtype))
@@ -177,7 +178,7 @@ class Mailbox:
         )
         for sender in sorted(senders - self._peers - exchange.refused.keys()):
             exchange.decoded(stage.incoming(PeerPlan.of_stranger(sender)))
-        if self._codec == FIXED:
+        if self.is_rounded:
             self._refuse_other_ways(exchange, stage, senders)
         if self.datagrams is not None:
             self.datagrams.refuse_strangers(

@@ -11,7 +11,17 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate
-from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, weights_name
+from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, update_codec, weights_name
+
+
+def updates_of(config: RunConfig) -> UpdateCodec:
+    """Return how updates and weights travel in a run: the same at both ends."""
+    return update_codec(
+        update_bits=config.update_bits,
+        weight_bits=config.weight_bits,
+        keeps_zeros=config.codec == "dense",
+        masked=config.secure_aggregation == "masked",
+    )
 
 
 class ClientWeights:
@@ -21,7 +31,6 @@ class ClientWeights:
         config: Of the run.
         shape: Sizes of the model.
         store: Keeps what the client holds.
-        updates: How updates and weights travel.
         client: Its index.
 
     Attributes:
@@ -35,7 +44,6 @@ class ClientWeights:
         config: RunConfig,
         shape: ModelShape,
         store: ClientStore,
-        updates: UpdateCodec,
         *,
         client: int,
     ) -> None:
@@ -43,7 +51,7 @@ class ClientWeights:
         self._client = client
         self.shape = shape
         self.store = store
-        self.updates = updates
+        self.updates = updates_of(config)
         self._most_held = most_held(config.patience)
 
     def of_request(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:

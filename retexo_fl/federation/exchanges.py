@@ -102,10 +102,10 @@ class Exchanges:
         if vectors are late.
         """
         return (
-            self._codec.sends_changes
+            self._clients.hold_weights
             and not self._messenger.policy.may_close_early
             and not self._config.relay
-            and not self._config.traits.exchanges_in_rounds
+            and not self._clients.exchange_in_rounds
         )
 
     def run_with(self, stage: int, asking: Round[T]) -> tuple[Exchanged, T]:

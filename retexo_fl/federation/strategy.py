@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from retexo_fl.algorithms import check_algorithm
+from retexo_fl.client.weights import updates_of
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
@@ -39,7 +40,7 @@ from retexo_fl.ledger import TrafficLedger
 from retexo_fl.methods.scripts import script_of
 from retexo_fl.training.selection import Score
 from retexo_fl.units import clients_named, counted
-from retexo_fl.updates import UpdateCodec, update_codec
+from retexo_fl.updates import UpdateCodec
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +80,7 @@ class LazyMessagePassing(Strategy):
         follower: Follower | None = None,
     ) -> None:
         self.config = config
-        self._codec = codec or update_codec(
-            update_bits=config.update_bits,
-            weight_bits=config.weight_bits,
-            keeps_zeros=config.codec == "dense",
-            masked=config.secure_aggregation == "masked",
-        )
+        self._codec = codec or updates_of(config)
         self._follower = Follower() if follower is None else follower
         self._training: Training | None = None
         #: Goes on for a stage with each :meth:`start`.

@@ -76,7 +76,7 @@ def _gate(part: GraphPartition, job: str, algorithm: str) -> JobGate:
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
         first=lambda: _FIRST,
         clients=part.num_clients,
-        end_to_end=config.traits.end_to_end,
+        stages=1 if config.traits.end_to_end else config.layers,
     )
 
 

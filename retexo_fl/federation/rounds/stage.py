@@ -91,7 +91,7 @@ class StageTraining:
         #: What the next round's updates are encoded by.
         self._steps = state.steps
         self._held = state.held
-        if self._held is None and not state.round and codec.sends_changes:
+        if self._held is None and not state.round and clients.hold_weights:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
         self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
@@ -106,7 +106,7 @@ class StageTraining:
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
         self._aggregator = make_aggregator(
-            config.aggregator, takes_uncounted=config.traits.exchanges_in_rounds
+            config.aggregator, takes_uncounted=clients.exchange_in_rounds
         )
         self._controls: ControlVariates | None = None
         if config.local_correction == "scaffold":
@@ -315,7 +315,7 @@ class StageTraining:
         ends: bool = False,
     ) -> Round[Answers]:
         """Ask with coded weights; with whole ones, those that could not decode them."""
-        changes = self._codec.sends_changes
+        changes = self._clients.hold_weights
         answers = yield Ask(
             requests=requests(coded),
             stage=self.ticket.stage,

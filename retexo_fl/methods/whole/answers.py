@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,15 +23,13 @@ from retexo_fl.client.api import (
     TrainRequest,
     is_lacking,
 )
-from retexo_fl.client.client import GraphClient
+from retexo_fl.client.client import AnyAnswer, GraphClient
 from retexo_fl.client.moved import Moved
 from retexo_fl.client.sealing import Found
 from retexo_fl.client.trainers import WholeTrainer
 from retexo_fl.training.boundary_sampling import BoundarySampling
 from retexo_fl.training.end_to_end import EndToEndPlan
 from retexo_fl.training.rounds import Steps, run_alone
-
-AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
 
 
 class EndToEndClient(GraphClient):
@@ -51,6 +49,11 @@ class EndToEndClient(GraphClient):
             return counts
         drawn = sum(sampling.size(peer.receive.count) for peer in self.crossing.plan.peers)
         return replace(counts, vectors_drawn=drawn)
+
+    @property
+    def stages(self) -> int:
+        """See :class:`.GraphClient`: one, of all layers."""
+        return 1
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""

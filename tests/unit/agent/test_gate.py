@@ -37,7 +37,7 @@ def gate(part: GraphPartition, **keys: Any) -> JobGate:
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
         first=lambda: FIRST,
         clients=part.num_clients,
-        end_to_end=config.traits.end_to_end,
+        stages=1 if config.traits.end_to_end else config.layers,
     )
 
 
