@@ -20,12 +20,14 @@ class Algorithm:
             part in every round, and an engine must run them side by side.
         drops_edges: Edges between clients are ignored.
         takes_samplers: Rounds may be of mini-batches, since no client waits for another in one.
+        trains: Layers have weights. Without any, rows of classes cross once for each layer.
     """
 
     end_to_end: bool
     exchanges_in_rounds: bool = False
     drops_edges: bool = False
     takes_samplers: bool = False
+    trains: bool = True
 
 
 ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(

@@ -46,16 +46,17 @@ class PlannedParts:
 
     def features(self, config: RunConfig, kind: str, codec: str) -> Payloads:
         """Return the bytes of input features, as a codec writes them."""
-        how = (config.model, config.feature_normalisation, config.dtype)
+        way = forecast_of(config)
+        how = (config.model, config.feature_normalisation, config.dtype, type(way).__name__)
         if (kind, codec, *how) not in self._features:
-            model, normalisation, dtype = how
+            model, normalisation, dtype, _ = how
             self._features[kind, codec, *how] = {
                 (plan.client, peer.peer): size
                 for part, plan in zip(self.parts, self.plans(kind), strict=True)
                 for peer, size in zip(
                     plan.peers,
                     sent_bytes(
-                        part,
+                        way.part_as_read(part),
                         plan,
                         model=model,
                         normalisation=normalisation,

@@ -22,7 +22,7 @@ from retexo_fl.client.run_memory import (
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
 from retexo_fl.layers.named import layer_class
-from retexo_fl.methods.forecasts import FORECASTS, LAZY
+from retexo_fl.methods.forecasts import FORECASTS, LAZY, forecast_of
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import PredictedVolume, gamma
@@ -56,7 +56,7 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
     """
     takes_sums = layer_class(config.model).sums_messages and config.goal.sums_suffice
     kinds = PLAN_KINDS if takes_sums else PLAN_KINDS[:1]
-    parts = planned.parts
+    parts = [forecast_of(config).part_as_read(part) for part in planned.parts]
     chosen = effective_plan(config)
     size = GraphSize.of(parts)
     on_disk = rows_are_on_disk(config, size)
@@ -114,13 +114,14 @@ def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str
     shape = ModelShape.of_part(config, planned.parts[0])
     size = training_size(config, planned, kind)
     first = _first_exchange(config, shape, planned, kind)
+    own = forecast_of(config)
     volumes = {
         name: forecast.volume(shape, size)
         for name, forecast in FORECASTS.items()
-        if forecast.predicts_links or not shape.link_head
+        if forecast.trains == own.trains and (forecast.predicts_links or not shape.link_head)
     }
     ordered = sorted(volumes, key=lambda name: name != config.algorithm)
-    lazy = LAZY.volume(shape, size)
+    lazy = LAZY.volume(shape, size) if own.trains else None
     return {
         "vectors": size.vectors,
         **_added(config, plans),
@@ -158,7 +159,10 @@ def _first_exchange(
     )
 
 
-def _record(volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange) -> dict[str, Any]:
+def _record(
+    volume: PredictedVolume, lazy: PredictedVolume | None, first: FirstExchange
+) -> dict[str, Any]:
+    """Return the volume of an algorithm; gamma is None where nothing compares with it."""
     return {
         "boundary_training": volume.boundary_training,
         "boundary_evaluation": volume.boundary_evaluation,
@@ -166,7 +170,7 @@ def _record(volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange
         "updates_up": volume.updates_up,
         "weights_down": volume.weights_down,
         "total": volume.total,
-        "gamma": gamma(volume, lazy),
+        "gamma": None if lazy is None else gamma(volume, lazy),
         "payload": {
             codec: _payload(volume, lazy, first.dense - size)
             for codec, size in asdict(first).items()
@@ -174,17 +178,22 @@ def _record(volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange
     }
 
 
-def _payload(volume: PredictedVolume, lazy: PredictedVolume, saved: int) -> Mapping[str, Any]:
+def _payload(
+    volume: PredictedVolume, lazy: PredictedVolume | None, saved: int
+) -> Mapping[str, Any]:
     """Say what a codec leaves that saves so much of the first exchange.
 
     Of hidden states no more is known than that they take at most what dense ones do. Gamma is that
     of features as they are and hidden states at their most.
     """
     of_volume = saved if volume.boundary else 0
+    own_gamma = None
+    if lazy is not None:
+        own_gamma = _paper_without(volume, saved) / _paper_without(lazy, saved)
     return {
         "boundary_at_most": volume.boundary - of_volume,
         "total_at_most": volume.total - of_volume,
-        "gamma": _paper_without(volume, saved) / _paper_without(lazy, saved),
+        "gamma": own_gamma,
     }
 
 

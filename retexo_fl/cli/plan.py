@@ -168,7 +168,7 @@ def _head(config: RunConfig, facts: dict[str, Any]) -> str:
     how = "" if config.partitions else f", cut by {config.partitioner}"
     model = f"{config.layers}-layer {config.model}"
     clients = format_counted(len(facts["clients"]), "client")
-    rounds = format_counted(config.rounds, "round")
+    rounds = format_counted(config.rounds, "round") if config.has_rounds else "no rounds"
     return printable(f"{config.graph_name} over {clients}{how}: {model}, {rounds}")
 
 
@@ -226,5 +226,6 @@ def _volume_table(volumes: Mapping[str, Any]) -> Table:
             table.add_row(name, *[UNKNOWN] * (len(_KINDS) + 1), style=style)
         else:
             sizes = (format_bytes(volume[kind]) for kind in _KINDS)
-            table.add_row(name, *sizes, f"{volume['gamma']:.2f}", style=style)
+            gamma = UNKNOWN if volume["gamma"] is None else f"{volume['gamma']:.2f}"
+            table.add_row(name, *sizes, gamma, style=style)
     return table

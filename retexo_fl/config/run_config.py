@@ -636,8 +636,15 @@ class RunConfig:
         return ALGORITHMS[self.algorithm]
 
     @property
+    def has_rounds(self) -> bool:
+        """Whether layers are trained in rounds."""
+        return self.traits.trains and self.solver == "rounds"
+
+    @property
     def stage_rounds(self) -> tuple[int, ...]:
         """How many rounds each layer is trained for at most."""
+        if not self.traits.trains:
+            return (0,) * self.layers
         if self.solver == "ridge":
             # What the last one is solved by counts as a round.
             return (*[0] * (self.layers - 1), 1)

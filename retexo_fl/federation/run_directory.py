@@ -445,10 +445,10 @@ def check_resumable(path: Path, *, extends: bool = False) -> RunConfig:
         raise RunDirectoryError(f"resume: the run in {path} has finished; there is nothing to do")
     if extends and not is_finished:
         raise RunDirectoryError(f"extend: the run in {path} has not finished; resume it first")
-    if extends and stored.solver != "rounds":
+    if extends and not stored.has_rounds:
         raise RunDirectoryError(
-            f"extend: the run in {path} was solved without rounds (solver {stored.solver}); "
-            "expected one that was trained in rounds"
+            f"extend: the run in {path} was solved without rounds (algorithm {stored.algorithm}, "
+            f"solver {stored.solver}); expected one that was trained in rounds"
         )
     if not (path / "checkpoint.safetensors").is_file():
         raise RunDirectoryError(

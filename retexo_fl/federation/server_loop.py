@@ -113,7 +113,7 @@ class ServerLoop(Follower):
         )
         if self.run.lost_rounds:
             self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
-        if self._joined.messenger.policy.clients_return or self.config.solver == "ridge":
+        if self._joined.messenger.policy.clients_return or not self.config.has_rounds:
             self._keep_attempt()
         self._begin_rounds()
         for _ in range(self._strategy.stages):

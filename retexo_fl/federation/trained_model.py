@@ -77,6 +77,7 @@ class TrainedModel:
             "passes_sums",
             "edge_features",
             "link_head",
+            "is_weightless",
         ):
             if not shape[name]:
                 del shape[name]
@@ -187,6 +188,11 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
+    if not any(len(of_stage) for of_stage in weights):
+        raise RunDirectoryError(
+            f"{run}: algorithm {config.algorithm} leaves no weights to predict with; expected a "
+            "run that trained a model"
+        )
     # Of links, a stage comes first in which features cross.
     weights = (*[np.zeros(0, shape.dtype)] * shape.stage_of(0), *weights)
     basis = _read_basis(run, config, shape) if shape.has_basis else None

@@ -173,9 +173,20 @@ class _Messages:
         """Yield the messages of a stage of ``size`` weights, after one of so many ``before``."""
         rounds = self._config.stage_rounds[stage]
         made_by = self._made_by_features() if before is None else self._selected(before)
-        if not rounds:
+        if rounds:
+            yield from self._rounds(stage, size, rounds, made_by)
+        else:
             yield from self._exchange(stage, made_by)
-            return
+        if rounds or stage == len(self._parameters) - 1:
+            yield Asked(
+                stage=stage,
+                purpose="validate",
+                clients=self._validating,
+                down=(self._coded(size, self._config.weight_bits),),
+            )
+
+    def _rounds(self, stage: int, size: int, rounds: int, made_by: Record) -> Iterator[Asked]:
+        """Yield the messages of a stage's rounds, and of its exchange, which the first may join."""
         train = Asked(
             stage=stage,
             purpose="train",
@@ -197,7 +208,6 @@ class _Messages:
                 rounds -= 1
         if rounds:
             yield replace(train, count=rounds)
-        yield Asked(stage=stage, purpose="validate", clients=self._validating, down=train.down)
 
     def _solved(self, size: int) -> Iterator[Asked]:
         """Yield the messages of stages without rounds, the last of which has ``size`` weights."""

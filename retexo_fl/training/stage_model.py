@@ -50,6 +50,7 @@ class ModelShape:
             makes, and compute the rest.
         passes_sums: Layers before the last have no weights, and pass on what they read.
         edge_features: A, attributes of each edge; 0 for layers that read none.
+        is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
             are classified. With it a layer is trained one stage after the one before which its
             input rows crossed, since what it reads of both ends of an edge crosses first.
@@ -68,6 +69,7 @@ class ModelShape:
     sends_layer_inputs: bool = False
     passes_sums: bool = False
     edge_features: int = 0
+    is_weightless: bool = False
     link_head: str = ""
 
     @classmethod
@@ -81,6 +83,9 @@ class ModelShape:
         _check_factors(config)
         objective = objective_of(config)
         objective.check_model(config.model)
+        is_weightless = not config.traits.trains
+        if is_weightless:
+            inputs = classes
         before, solves = 0, config.solver == "ridge"
         if solves:
             _check_solved(config)
@@ -105,6 +110,7 @@ class ModelShape:
             ),
             passes_sums=solves,
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
+            is_weightless=is_weightless,
             link_head=objective.link_head,
         )
 
@@ -160,7 +166,7 @@ class ModelShape:
     def input_width(self, stage: int) -> int:
         """H_stage: the width of the rows that a stage's layer reads of each node."""
         if not self.passes_sums:
-            return self.inputs if stage == 0 else self.state_width
+            return self.inputs if stage == 0 or self.is_weightless else self.state_width
         width = self.inputs
         for _ in range(stage):
             width = layer_class(self.model).fixed_width(width) or 0
@@ -196,11 +202,14 @@ class ModelShape:
         width += layer.message_scale(np.zeros(1)) is not None
         return width if self.link_head or width < self.state_width else None
 
+    def has_weights(self, stage: int) -> bool:
+        """Return whether a stage's layer has weights."""
+        return not (self.is_weightless or (self.passes_sums and stage < self.layers - 1))
+
     def layer_shape(self, stage: int) -> LayerShape:
         """Return the sizes of a stage's layer."""
-        outputs = 0 if self.passes_sums else self.state_width
-        if stage == self.layers - 1:
-            outputs = self.outputs
+        outputs = self.outputs if stage == self.layers - 1 else self.state_width
+        outputs = outputs if self.has_weights(stage) else 0
         return LayerShape(
             inputs=self.input_width(stage),
             outputs=outputs,
@@ -246,8 +255,8 @@ class StageModel(torch.nn.Module):
     """The parameters of one stage, every one of them trained and saved.
 
     Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``, and
-    where there are heads ``head.weight`` ((H, C)), ``head.bias``. Those of a layer that passes its
-    sums on are empty. Where links are scored by an MLP, ``pair.*`` and ``link.*`` of it.
+    where there are heads ``head.weight`` ((H, C)), ``head.bias``. Those of a layer without weights
+    are empty. Where links are scored by an MLP, ``pair.*`` and ``link.*`` of it.
     """
 
     def __init__(self, shape: ModelShape, stage: int) -> None:
@@ -257,7 +266,8 @@ class StageModel(torch.nn.Module):
         self.layer: GraphLayer = layer_class(shape.model)(layer_shape)
         self.is_last = stage == shape.layers - 1
         self.passes_sums = shape.passes_sums and not self.is_last
-        self.has_norm = not (self.is_last or self.passes_sums)
+        self.has_weights = shape.has_weights(stage)
+        self.has_norm = self.has_weights and not self.is_last
         if self.has_norm:
             self.norm = torch.nn.LayerNorm(layer_shape.outputs)
         self.has_head = shape.heads_between and self.has_norm
@@ -274,7 +284,7 @@ class StageModel(torch.nn.Module):
         text = f"{seed}/{stage}/parameters".encode()
         number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
         generator = torch.Generator().manual_seed(number & (2**63 - 1))
-        if not self.passes_sums:
+        if self.has_weights:
             self.layer.reset_parameters(generator)
         if self.has_norm:
             self.norm.reset_parameters()

@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from retexo_fl.config import RunConfig
+from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
@@ -175,12 +176,14 @@ class Forecast(ABC):
             them come back to who sent these.
         ignores_peers: Edges to nodes of other clients are left out.
         predicts_links: It trains on links, too.
+        trains: Layers have weights: other ways train the same shape, though they move more or less.
     """
 
     samples_vectors: ClassVar[bool] = False
     exchanges_in_rounds: ClassVar[bool] = False
     ignores_peers: ClassVar[bool] = False
     predicts_links: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
 
     @abstractmethod
     def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume | None:
@@ -214,6 +217,10 @@ class Forecast(ABC):
         """
         del shape
         return not self.ignores_peers
+
+    def part_as_read(self, part: GraphPartition) -> GraphPartition:
+        """Return a client's part with the features that its layers read."""
+        return part
 
     def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
         """Return by stage, or by layer inside a round, how often the vectors that it reads cross.
@@ -389,12 +396,12 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         numbers_bytes = Ring(MASKED_GRAM_BITS).size(products)
         yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(validating, judged)
-    for parameters, rounds in size.stages:
-        if shape.passes_sums or not rounds:
+    for stage, (parameters, rounds) in enumerate(size.stages, start=1):
+        if shape.passes_sums or not (rounds or stage == len(size.stages)):
             continue
         # Of train nodes their loss, too; sizes of blocks; cut values.
         beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
-        for bits, count in ((32, 1), (size.update_bits, rounds - 1)):
+        for bits, count in ((32, min(1, rounds)), (size.update_bits, max(0, rounds - 1))):
             numbers_bytes = masked_update_bytes(parameters, bits, size.terms)
             yield from asked(
                 in_rounds, beside, count=count, numbers_bytes=numbers_bytes, moved=in_round
