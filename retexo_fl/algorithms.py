@@ -37,6 +37,7 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
         "bns": Algorithm(end_to_end=True, exchanges_in_rounds=True),
         "drop": Algorithm(end_to_end=True, drops_edges=True, takes_samplers=True),
         "central": Algorithm(end_to_end=True, takes_samplers=True),
+        "propagation": Algorithm(end_to_end=False, trains=False),
     }
 )
 

@@ -81,9 +81,9 @@ class Options(TypedDict, total=False):
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
     # ---- Model and training ----
-    algorithm: Literal["lazy", "standard", "bns", "drop", "central"] | None
+    algorithm: Literal["lazy", "standard", "bns", "drop", "central", "propagation"] | None
     """Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop (edges
-    between clients ignored), central (one client).
+    between clients ignored), central (one client); or propagation of labels, without training.
     """
     model: (
         Literal[
@@ -339,8 +339,8 @@ class SweepOptions(TypedDict, total=False):
     )
     # ---- Model and training ----
     algorithm: (
-        Literal["lazy", "standard", "bns", "drop", "central"]
-        | Sequence[Literal["lazy", "standard", "bns", "drop", "central"]]
+        Literal["lazy", "standard", "bns", "drop", "central", "propagation"]
+        | Sequence[Literal["lazy", "standard", "bns", "drop", "central", "propagation"]]
         | None
     )
     model: (

@@ -14,6 +14,7 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.methods.pieces.basis.keys import check_basis
 from retexo_fl.methods.pieces.links.keys import check_links
 from retexo_fl.methods.pieces.local_steps.keys import check_local_steps
+from retexo_fl.methods.propagation.keys import check_propagation
 from retexo_fl.methods.ridge.keys import check_ridge
 from retexo_fl.units import counted
 
@@ -77,7 +78,7 @@ def check_together(values: Mapping[str, Any]) -> None:
         )
     check_goal(values)
     _check_row_bits(values)
-    for check in (check_local_steps, check_basis, check_ridge, check_links):
+    for check in (check_propagation, check_local_steps, check_basis, check_ridge, check_links):
         check(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)

@@ -191,7 +191,8 @@ class RunConfig:
     algorithm: str = one_of(
         "lazy",
         "Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop "
-        "(edges between clients ignored), central (one client).",
+        "(edges between clients ignored), central (one client); or propagation of labels, without "
+        "training.",
         *ALGORITHMS,
         panel="Model and training",
         lean=OWN,

@@ -8,6 +8,7 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.methods.pieces.links.answers import LinkClient
+from retexo_fl.methods.propagation.answers import PropagationClient
 from retexo_fl.methods.whole.answers import EndToEndClient
 
 
@@ -15,6 +16,8 @@ def client_class(config: RunConfig, *, predicts: bool) -> type[GraphClient]:
     """Return the class of clients of a run; predictions are made layer by layer."""
     if config.task == LINKS:
         return LinkClient
+    if not config.traits.trains:
+        return PropagationClient
     return EndToEndClient if config.traits.end_to_end and not predicts else LazyClient
 
 

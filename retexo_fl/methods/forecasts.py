@@ -8,6 +8,7 @@ from typing import Final
 
 from retexo_fl.config import RunConfig
 from retexo_fl.methods.lazy.forecast import LazyForecast
+from retexo_fl.methods.propagation.forecast import PropagationForecast
 from retexo_fl.methods.whole.forecast import (
     BnsForecast,
     CentralForecast,
@@ -25,6 +26,7 @@ FORECASTS: Final[Mapping[str, Forecast]] = MappingProxyType(
         "bns": BnsForecast(),
         "drop": DropForecast(),
         "central": CentralForecast(),
+        "propagation": PropagationForecast(),
     }
 )
 

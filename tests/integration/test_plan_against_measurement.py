@@ -122,6 +122,7 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 4, "basis": "supervised", "basis_rows": "sums", "model": "gcn"},
         {"clients": 5, "solver": "ridge", "model": "gcn", "basis": "supervised"},
         {"clients": 4, "algorithm": "standard", "update_bits": 4},
+        {"clients": 4, "algorithm": "propagation", "model": "gcn"},
         {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM, "min_clients": 4},
         {"clients": 4, "task": "links", "model": "gcn", "hidden": 8},
         # One client validates and does not train, then three do.
