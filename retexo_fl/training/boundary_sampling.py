@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import splitmix
 
 #: A vector's number travels as one float64: 8 bytes, as in BNS-GCN, exact up to 2^53.
@@ -96,3 +97,19 @@ def read_numbers(block: np.ndarray, *, vectors: int, peer: int) -> np.ndarray:
             f"ascending numbers below {vectors}"
         )
     return numbers.astype(np.int64)
+
+
+def with_slots(inputs: StageInput, plan: BoundaryPlan, draw: BoundaryDraw) -> StageInput:
+    """Leave out the plan's edges from slots that were not drawn."""
+    absent = np.ones(plan.num_slots, dtype=bool)
+    for peer in plan.peers:
+        absent[peer.receive.slots[draw.mine[peer.peer]]] = False
+    edges = plan.edges.without(absent.nonzero()[0])
+    return replace(
+        inputs,
+        indptr=edges.indptr,
+        indices=np.asarray(edges.indices, np.int64),
+        neighbours=edges.neighbour_counts,
+        edge_weights=edges.values.weights,
+        edge_attributes=edges.values.attributes,
+    )

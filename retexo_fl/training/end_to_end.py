@@ -22,14 +22,13 @@ from retexo_fl.graph import BoundaryPlan
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.boundary_rows import BoundaryRows
-from retexo_fl.training.boundary_sampling import BoundaryDraw, BoundarySampling
+from retexo_fl.training.boundary_sampling import BoundaryDraw, BoundarySampling, with_slots
 from retexo_fl.training.judging import label_tensor
 from retexo_fl.training.layer_pass import LayerPass
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.linear_step import all_finite
 from retexo_fl.training.local_steps import take_steps
 from retexo_fl.training.losses import check_loss, cross_entropy
-from retexo_fl.training.present_slots import with_slots
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel

@@ -10,8 +10,7 @@ from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.gat import GatLayer
-from retexo_fl.training.boundary_sampling import BoundaryDraw, BoundarySampling
-from retexo_fl.training.present_slots import with_slots
+from retexo_fl.training.boundary_sampling import BoundaryDraw, BoundarySampling, with_slots
 
 KEYS = {"dataset": "synthetic:nodes=40,edges=120,classes=3,features=5", "clients": 3}
 
