@@ -16,11 +16,18 @@ import numpy as np
 
 from retexo_fl.channels.base import BlockKey, Channel
 from retexo_fl.client.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, TrainRequest
-from retexo_fl.client.inner_vectors import fixed_outgoing, vectors_received
 from retexo_fl.client.peer_exchange import InnerBlock, PeerExchange, RoundName
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.exchange import BlockHeader, to_dense, wire_codec
+from retexo_fl.exchange import (
+    FIXED,
+    BlockHeader,
+    FixedVectors,
+    fixed_vectors,
+    sum_shared,
+    to_dense,
+    wire_codec,
+)
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Answer = TypeVar("Answer")
@@ -232,3 +239,34 @@ class RoundRunner(Generic[Answer]):
         blocks = {peer: to_dense(peers.received[peer]) for peer in sorted(peers.received)}
         received = vectors_received(exchange, blocks, self._codec)
         return {p: vectors.astype(self._dtype, copy=False) for p, vectors in received.items()}
+
+
+# ---- what the codec makes of the vectors ---------------------------------------------------------
+
+
+def fixed_outgoing(exchange: InnerExchange, codec: str) -> FixedVectors | None:
+    """Return what ``fixed`` makes of what leaves a client; None where every bit counts.
+
+    Raises:
+        LocalProtocolError: A value is not finite.
+    """
+    is_rounded = codec == FIXED and not exchange.is_exact
+    return fixed_vectors(exchange.outgoing) if is_rounded else None
+
+
+def vectors_received(exchange: InnerExchange, blocks: Received, codec: str) -> Received:
+    """Return what the steps of a client are resumed with.
+
+    Args:
+        exchange: That it asked for.
+        blocks: By peer, what came.
+        codec: Of the run.
+    """
+    if codec != FIXED or exchange.targets is None:
+        return blocks
+    peers = sorted(blocks)
+    summed = sum_shared([blocks[p] for p in peers], [exchange.targets[p] for p in peers])
+    received: dict[int, np.ndarray] = {
+        peer: to_dense(vectors) for peer, vectors in zip(peers, summed, strict=True)
+    }
+    return received

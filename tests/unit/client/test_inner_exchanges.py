@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from retexo_fl.client.inner_vectors import fixed_outgoing, vectors_received
+from retexo_fl.client.inner_exchanges import fixed_outgoing, vectors_received
 from retexo_fl.exchange import to_dense
 from retexo_fl.training.rounds import InnerExchange
 
