@@ -19,7 +19,7 @@ from retexo_fl.config import RunConfig, client_plugins, config_values, make_conf
 from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import check_task
+from retexo_fl.graph.labels import labels_for
 from retexo_fl.training.cohorts import brought
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes
@@ -49,7 +49,7 @@ def admit(
         config = make_config(asked)
         if not predicts:
             check_algorithm(config_values(config))
-        check_task(part.labels, config.task, source="its part")
+        labels_for(config.task).check_fit(part.labels, source="its part")
         _check_names(config, limits)
         _check_masks(config, limits)
         _check_updates(config, counts_by_use(config, part)["train"], limits)

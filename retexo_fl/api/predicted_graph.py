@@ -48,7 +48,7 @@ def predicted_graph(
     """
     from retexo_fl.client.preparation import given_graph, load_graph, reading_of
     from retexo_fl.graph import Graph
-    from retexo_fl.graph.labels import LINKS
+    from retexo_fl.graph.labels import LINKS, labels_for
     from retexo_fl.graph.sources.tables import tables_of
 
     classes = model.named_classes()
@@ -62,7 +62,7 @@ def predicted_graph(
     config = _config(values, model, is_table=is_table)
     reading = replace(
         reading_of(config),
-        task=model.config.task if labels else LINKS,
+        labels=labels_for(model.config.task) if labels else LINKS,
         masks=labels,
         outputs=model.shape.classes,
         classes=() if is_table else classes,

@@ -180,7 +180,7 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
     """Check everything that can be known before a client is asked."""
     from retexo_fl.client.edge_fit import check_edges, note_unused_edges
     from retexo_fl.client.preparation import open_parts, part_paths
-    from retexo_fl.graph.labels import check_task
+    from retexo_fl.graph.labels import labels_for
     from retexo_fl.methods.predict.files import check_keys
 
     values, form = asked.values, asked.form
@@ -198,7 +198,7 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
         source=str(partitions),
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
-        check_task(part.labels, model.config.task, source=str(path))
+        labels_for(model.config.task).check_fit(part.labels, source=str(path))
         check_keys(part.node_keys, form, source=str(path))
         check_edges(model.config.model, part)
     note_unused_edges(model.config.model, parts)

@@ -204,10 +204,10 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             form=form,
         ),
         num_features=agreed.num_features,
-        task=LINKS if unlabelled else agreed.task,
+        kind=LINKS if unlabelled else agreed.labels,
     )
     tables = ClientTables(
-        nodes=table.without_labels(agreed.task, agreed.num_classes) if unlabelled else table,
+        nodes=table.without_labels(agreed.labels, agreed.num_classes) if unlabelled else table,
         edges=None if edges is None else read_edge_table(edges, rules=rules),
         boundary=None if boundary is None else read_boundary_table(boundary, rules=rules),
     )

@@ -31,7 +31,7 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
-from retexo_fl.graph.labels import LINKS, check_task, unknown_labels
+from retexo_fl.graph.labels import LINKS, labels_for
 from retexo_fl.graph.masks import published_split
 from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
@@ -112,7 +112,7 @@ def settled_parts(
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
         whole = load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
-    check_task(whole.labels, config.task, source=f"data set {whole.name!r}")
+    labels_for(config.task).check_fit(whole.labels, source=f"data set {whole.name!r}")
     tell_scale(whole.name, [whole.features], whole.recipe)
     config, masks = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
@@ -191,7 +191,7 @@ def reading_of(config: RunConfig) -> Reading:
     """Return how a graph is read to be trained on."""
     return Reading(
         rules=edge_rules(config),
-        task=config.task,
+        labels=labels_for(config.task),
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
     )
 
@@ -217,14 +217,14 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
         graph = load_graph(
             config,
             quiet=False,
-            reading=replace(reading_of(config), task=LINKS, masks=False, outputs=outputs),
+            reading=replace(reading_of(config), labels=LINKS, masks=False, outputs=outputs),
         )
     classes = () if graph.recipe is None else graph.recipe.classes
     if classes and len(classes) != outputs:
         raise ConfigurationError(
             f"unlabelled: got {outputs}; expected {len(classes)}, the classes of the recipe"
         )
-    labels = unknown_labels(config.task, graph.num_nodes, outputs)
+    labels = labels_for(config.task).unlabelled(graph.num_nodes, outputs)
     graph = replace(graph, labels=labels, num_classes=outputs)
     none = np.zeros(graph.num_nodes, dtype=bool)
     with _cutting(graph, config, quiet=False):
@@ -445,8 +445,9 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
         raise ConfigurationError(
             f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {source}"
         )
+    kind = labels_for(config.task)
     for part in parts:
-        check_task(part.labels, config.task, source=f"{source}/{part_name(part.client)}")
+        kind.check_fit(part.labels, source=f"{source}/{part_name(part.client)}")
     tell_scale(source, [part.features for part in parts], parts[0].recipe)
     if config.goal.splits_nodes and not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{source}: no part has a train node; expected at least one")

@@ -35,7 +35,7 @@ from retexo_fl.federation.layer_files import (
 )
 from retexo_fl.federation.resume_checks import check_no_plugins
 from retexo_fl.federation.rounds.stage_state import StageOutcome
-from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.labels import labels_for
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recipe
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
@@ -86,7 +86,7 @@ class TrainedModel:
             "feature_normalisation": self.config.feature_normalisation,
             "drops_edges": self.config.traits.drops_edges,
             # Of classes it is named as before there were other labels.
-            **({} if self.config.task == CLASSES else {"task": self.config.task}),
+            **labels_for(self.config.task).key,
             **({"label_facts": self.label_facts} if self.label_facts else {}),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())

@@ -18,14 +18,10 @@ from retexo_fl.graph.labels import (
     CLASSES,
     LINKS,
     MULTI_LABEL,
-    check_labels,
+    LabelKind,
     count_outputs,
     counted_from_zero,
-    labelled,
-    sizes_told,
-    stored_labels,
-    task_of,
-    unknown_labels,
+    kind_of,
 )
 from retexo_fl.graph.masks import Masks, Split, published_split
 from retexo_fl.graph.neighbours import (
@@ -69,9 +65,9 @@ class EdgeListGraph:
         edges: [2, E] integers, each edge once, in any order; from source to target of a directed
             graph.
         features: [N, F] numbers, dense or a SciPy matrix of any format.
-        labels: What :func:`.as_labels` takes for ``task``; not read of ``links``. None where they
-            are not known, with ``num_classes``.
-        task: What labels are for; None for what their form says.
+        labels: What :func:`.as_labels` takes for ``kind``; None where they are not known, with
+            ``num_classes``.
+        kind: What labels are; None for what their form says.
         num_classes: C, or None for the classes that are there; not read of other labels.
         node_keys: [N] bytes, or None for the decimal node indices.
         split: The split that it brings, or None.
@@ -85,7 +81,7 @@ class EdgeListGraph:
     edges: np.ndarray
     features: Any
     labels: Any
-    task: str | None = None
+    kind: LabelKind | None = None
     num_classes: int | None = None
     node_keys: np.ndarray | None = None
     split: Split | Masks | None = None
@@ -202,7 +198,7 @@ class Graph:
             indices=lists.indices,
             edge_values=lists.values,
             features=given.features,
-            labels=stored_labels(given.labels),
+            labels=given.labels.astype(kind_of(given.labels).dtype),
             num_classes=num_classes,
             attributes=attribute_texts(names.source, given.attributes, num_nodes=num_nodes),
             recipe=given.recipe,
@@ -210,22 +206,28 @@ class Graph:
         )
 
     def __repr__(self) -> str:
-        sizes = sizes_told(self.num_features, self.num_classes, self.task)
-        nodes, edges = (
+        nodes, edges, features = (
             format_counted(self.num_nodes, "node"),
             format_counted(self.num_edges, "edge"),
+            format_counted(self.num_features, "feature"),
         )
-        return f"<Graph {self.name!r}: {nodes}, {edges}, {sizes}>"
+        outputs = self.label_kind.sizes_told(self.num_classes)
+        return f"<Graph {self.name!r}: {nodes}, {edges}, {features}, {outputs}>"
 
     @property
     def task(self) -> str:
         """What its labels are for: ``classes``, ``multi-label`` or ``regression``."""
-        return task_of(self.labels)
+        return self.label_kind.name
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """What its labels are."""
+        return kind_of(self.labels)
 
     @property
     def labelled(self) -> np.ndarray:
         """[N] bool: of which nodes a label is known."""
-        return labelled(self.labels)
+        return self.label_kind.labelled(self.labels)
 
     @property
     def num_nodes(self) -> int:
@@ -291,19 +293,18 @@ def _converted(given: EdgeListGraph, names: ArrayNames) -> EdgeListGraph:
             else as_numbers(checks, names.edge_attributes, attributes),
         ),
     )
-    if given.task == LINKS or given.labels is None:
-        if given.task is None or (given.task != LINKS and given.num_classes is None):
-            checks.fail(names.labels, f"missing; expected it, or task {LINKS}")
+    kind, is_read = given.kind, given.kind is None or given.kind.are_read
+    if given.labels is None or not is_read:
+        if kind is None or (is_read and given.num_classes is None):
+            checks.fail(names.labels, f"missing; expected it, or task {LINKS.name}")
         outputs = given.num_classes or 1
-        labels = unknown_labels(given.task, features.shape[0], outputs)
+        labels = kind.unlabelled(features.shape[0], outputs)
         return replace(given, labels=labels, num_classes=outputs)
     labels = as_array(given.labels)
-    if given.task is not None:
-        labels = as_labels(checks, names.labels, labels, given.task)
-    elif labels.dtype.kind in "bOUS":
-        labels = as_labels(
-            checks, names.labels, labels, CLASSES if labels.ndim == 1 else MULTI_LABEL
-        )
+    if kind is None and labels.dtype.kind in "bOUS":
+        kind = CLASSES if labels.ndim == 1 else MULTI_LABEL
+    if kind is not None:
+        labels = as_labels(checks, names.labels, labels, kind)
     return replace(given, labels=labels)
 
 
@@ -335,7 +336,7 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     checks = ArrayChecks(source=names.source, error=DatasetError)
     num_classes = count_outputs(checks, names.labels, given.labels, num_classes=given.num_classes)
     num_nodes = len(given.labels)
-    check_labels(checks, names.labels, given.labels, outputs=num_classes)
+    kind_of(given.labels).check(checks, names.labels, given.labels, outputs=num_classes)
     checks.edges(
         names.edges,
         given.edges,

@@ -1,5 +1,7 @@
 """What labels of nodes may be: classes, several labels each, or numbers; told by their form alone.
 
+A :class:`LabelKind` knows what its labels look like, and which are unknown.
+
 =============  ==========================================  ==================
 task           labels                                      unlabelled
 =============  ==========================================  ==================
@@ -14,8 +16,10 @@ Of several labels a node's may be known in part: -1 where one is not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -23,17 +27,6 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.checks import ArrayChecks, HasForm, largest_label
 from retexo_fl.units import format_counted
 
-CLASSES: Final = "classes"
-MULTI_LABEL: Final = "multi-label"
-REGRESSION: Final = "regression"
-#: Predicts edges; labels are not read.
-LINKS: Final = "links"
-#: What labels are called in errors.
-KINDS: Final = {
-    CLASSES: "one class for each node",
-    MULTI_LABEL: "several labels for each node",
-    REGRESSION: "numbers",
-}
 #: Above any class.
 MOST_LABEL: Final = 2**31 - 1
 #: More numbers than this that do not count from 0 are taken for something else than classes.
@@ -42,91 +35,275 @@ MOST_NAMED: Final = 1000
 _NUMERAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
 #: Labels of one node; a model has an output for each.
 _MOST_LABELS: Final = 65_536
-_FORMS: Final = {
-    CLASSES: "integers, one for each node",
-    MULTI_LABEL: "integers 0, 1 or -1, several for each node",
-    REGRESSION: "floats, one for each node",
-}
 #: Of numbers that are to be predicted, the largest size: that which float32 holds.
 LARGEST: Final = float(np.finfo(np.float32).max)
-EXPECTED: Final = f"{_FORMS[CLASSES]}; {_FORMS[MULTI_LABEL]}; or {_FORMS[REGRESSION]}"
 
 
-def task_of(labels: HasForm) -> str:
-    """Return the task that labels, or a header of labels, are for."""
+class LabelKind(ABC):
+    """What labels are for, and what follows from it.
+
+    Attributes:
+        name: Of the task.
+        what: What labels are called in errors.
+        form: Of the array, in errors.
+        dtype: Of labels that are stored.
+        ndim: Of the array.
+        width: How many outputs a model has, whatever the labels; None where that differs.
+        are_read: Labels of a source are read.
+        are_classes: Labels are classes: these may have names, and a split may keep their shares.
+    """
+
+    name: ClassVar[str]
+    what: ClassVar[str]
+    form: ClassVar[str]
+    dtype: ClassVar[type[np.generic]]
+    ndim: ClassVar[int] = 1
+    width: ClassVar[int | None] = None
+    are_read: ClassVar[bool] = True
+    are_classes: ClassVar[bool] = False
+
+    @property
+    def key(self) -> dict[str, str]:
+        """How files name the task."""
+        return {"task": self.name}
+
+    @property
+    def asked_for(self) -> str:
+        """What to give to somebody who has given no label."""
+        return self.form
+
+    @abstractmethod
+    def sizes_told(self, outputs: int) -> str:
+        """Return how many outputs a model of them has, in words."""
+
+    @abstractmethod
+    def labelled(self, labels: np.ndarray) -> np.ndarray:
+        """Return [N] bool: of which nodes a label is known."""
+
+    @abstractmethod
+    def unlabelled(self, nodes: int, outputs: int) -> np.ndarray:
+        """Return the labels of so many unlabelled nodes, for a model with so many outputs."""
+
+    @abstractmethod
+    def outputs(self, labels: HasForm) -> int | None:
+        """Return how many outputs a model has by the form of labels; None where by values."""
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        """Return [n] integers: nodes of the same number are split alike."""
+        return np.zeros(len(labels), dtype=np.int64)
+
+    def check_form(self, checks: ArrayChecks, name: str, labels: HasForm) -> None:
+        """Check dtype and shape of labels, or of what a header says."""
+        if labels.dtype.kind not in "iuf" or len(labels.shape) != self.ndim:
+            checks.fail(name, f"got {labels.dtype} of shape {labels.shape}; expected {EXPECTED}")
+
+    def check(self, checks: ArrayChecks, name: str, labels: np.ndarray, *, outputs: int) -> None:
+        """Check labels of a model with so many outputs."""
+        self.check_form(checks, name, labels)
+        self._check_values(checks, name, labels, outputs)
+        expected = self.outputs(labels)
+        if expected not in {None, outputs}:
+            checks.fail(name, f"there are {outputs} outputs for {expected}; expected as many")
+
+    def check_fit(self, labels: HasForm, *, source: str) -> None:
+        """Check that labels are of this kind.
+
+        Raises:
+            ConfigurationError: They are of another.
+        """
+        kind = kind_of(labels)
+        if kind is not self:
+            raise ConfigurationError(
+                f"task: {self.name} does not fit the labels of {source}, which are {kind.what}; "
+                f"expected {kind.name}"
+            )
+
+    @abstractmethod
+    def _check_values(
+        self, checks: ArrayChecks, name: str, labels: np.ndarray, outputs: int
+    ) -> None:
+        """Check values of labels whose form is checked."""
+
+
+class _Classes(LabelKind):
+    name = "classes"
+    what = "one class for each node"
+    form = "integers, one for each node"
+    dtype = np.int64
+    are_classes = True
+
+    @property
+    def key(self) -> dict[str, str]:
+        """Nothing: files are older than other tasks."""
+        return {}
+
+    @property
+    def asked_for(self) -> str:
+        """See :class:`LabelKind`."""
+        return "classes from 0"
+
+    def sizes_told(self, outputs: int) -> str:
+        """See :class:`LabelKind`."""
+        return f"{outputs} {'class' if outputs == 1 else 'classes'}"
+
+    def labelled(self, labels: np.ndarray) -> np.ndarray:
+        """See :class:`LabelKind`."""
+        known: np.ndarray = labels >= 0
+        return known
+
+    def unlabelled(self, nodes: int, outputs: int) -> np.ndarray:
+        """See :class:`LabelKind`."""
+        del outputs
+        return np.full(nodes, -1)
+
+    def outputs(self, labels: HasForm) -> int | None:
+        """See :class:`LabelKind`."""
+        del labels
+        return None
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        """Return the classes."""
+        return labels
+
+    def _check_values(
+        self, checks: ArrayChecks, name: str, labels: np.ndarray, outputs: int
+    ) -> None:
+        checks.labels(name, labels, num_classes=outputs)
+
+
+class _Flags(LabelKind):
+    name = "multi-label"
+    what = "several labels for each node"
+    form = "integers 0, 1 or -1, several for each node"
+    dtype = np.int8
+    ndim = 2
+
+    def sizes_told(self, outputs: int) -> str:
+        """See :class:`LabelKind`."""
+        return format_counted(outputs, "label")
+
+    def labelled(self, labels: np.ndarray) -> np.ndarray:
+        """See :class:`LabelKind`."""
+        known: np.ndarray = labels >= 0
+        return np.asarray(known.any(axis=1))
+
+    def unlabelled(self, nodes: int, outputs: int) -> np.ndarray:
+        """See :class:`LabelKind`."""
+        return np.full((nodes, outputs), -1, dtype=np.int8)
+
+    def outputs(self, labels: HasForm) -> int:
+        """See :class:`LabelKind`."""
+        return int(labels.shape[1])
+
+    def check_form(self, checks: ArrayChecks, name: str, labels: HasForm) -> None:
+        """See :class:`LabelKind`."""
+        super().check_form(checks, name, labels)
+        if not 1 <= labels.shape[1] <= _MOST_LABELS:
+            checks.fail(name, f"got {labels.dtype} of shape {labels.shape}; expected {EXPECTED}")
+
+    def _check_values(
+        self, checks: ArrayChecks, name: str, labels: np.ndarray, outputs: int
+    ) -> None:
+        del outputs
+        rows, columns = np.nonzero((labels < -1) | (labels > 1))
+        if len(rows):
+            value = labels[rows[0], columns[0]]
+            checks.fail(name, f"row {rows[0]} has {value}; expected 0, 1, or -1 for unknown")
+
+
+class _Numbers(LabelKind):
+    name = "regression"
+    what = "numbers"
+    form = "floats, one for each node"
+    dtype = np.float64
+    width = 1
+
+    def sizes_told(self, outputs: int) -> str:
+        """See :class:`LabelKind`."""
+        del outputs
+        return "numbers as labels"
+
+    def labelled(self, labels: np.ndarray) -> np.ndarray:
+        """See :class:`LabelKind`."""
+        return np.asarray(~np.isnan(labels))
+
+    def unlabelled(self, nodes: int, outputs: int) -> np.ndarray:
+        """See :class:`LabelKind`."""
+        del outputs
+        return np.full(nodes, np.nan)
+
+    def outputs(self, labels: HasForm) -> int | None:
+        """See :class:`LabelKind`."""
+        del labels
+        return self.width
+
+    def _check_values(
+        self, checks: ArrayChecks, name: str, labels: np.ndarray, outputs: int
+    ) -> None:
+        del outputs
+        wrong = np.flatnonzero(np.abs(labels) > LARGEST)
+        if len(wrong):
+            value = labels[wrong[0]]
+            shown = "infinite" if np.isinf(value) else f"{value:g}"
+            checks.fail(
+                name,
+                f"row {wrong[0]} is {shown}; expected numbers of at most {LARGEST:.2g} in size, "
+                "which float32 holds, or NaN for none",
+            )
+
+
+class _Unread(_Classes):
+    """Of a task that predicts edges, or of a graph whose labels are not looked at."""
+
+    name = "links"
+    are_read = False
+
+    @property
+    def key(self) -> dict[str, str]:
+        """See :class:`LabelKind`."""
+        return {"task": self.name}
+
+    def check_fit(self, labels: HasForm, *, source: str) -> None:
+        """Return: they may be anything."""
+
+
+CLASSES: Final = _Classes()
+MULTI_LABEL: Final = _Flags()
+REGRESSION: Final = _Numbers()
+#: Predicts edges; labels are not read.
+LINKS: Final = _Unread()
+#: By task, those that labels say by their form.
+KINDS: Final[Mapping[str, LabelKind]] = MappingProxyType(
+    {kind.name: kind for kind in (CLASSES, MULTI_LABEL, REGRESSION)}
+)
+EXPECTED: Final = f"{CLASSES.form}; {MULTI_LABEL.form}; or {REGRESSION.form}"
+
+
+def labels_for(task: str) -> LabelKind:
+    """Return what labels are for a task.
+
+    Raises:
+        ConfigurationError: There is no such task.
+    """
+    if task == LINKS.name:
+        return LINKS
+    if task not in KINDS:
+        raise ConfigurationError(
+            f"task: got {task!r:.60}; expected {', '.join(KINDS)} or {LINKS.name}"
+        )
+    return KINDS[task]
+
+
+def kind_of(labels: HasForm) -> LabelKind:
+    """Return what labels, or a header of labels, are by their form."""
     if labels.dtype.kind == "f":
         return REGRESSION
     return MULTI_LABEL if len(labels.shape) == 2 else CLASSES
 
 
-def sizes_told(features: int, outputs: int, task: str) -> str:
-    """Return how wide features and labels are, in words."""
-    told = format_counted(features, "feature")
-    if task == REGRESSION:
-        return f"{told}, numbers as labels"
-    if task == MULTI_LABEL:
-        return f"{told}, {format_counted(outputs, 'label')}"
-    return f"{told}, {outputs} {'class' if outputs == 1 else 'classes'}"
-
-
 def labelled(labels: np.ndarray) -> np.ndarray:
     """Return [N] bool: of which nodes a label is known."""
-    task = task_of(labels)
-    known: np.ndarray = labels >= 0
-    if task == REGRESSION:
-        known = np.asarray(~np.isnan(labels))
-    return np.asarray(known.any(axis=1)) if task == MULTI_LABEL else known
-
-
-def unknown_labels(task: str, nodes: int, outputs: int) -> np.ndarray:
-    """Return the labels of so many unlabelled nodes, for a model with so many outputs."""
-    match task:
-        case "regression":
-            return np.full(nodes, np.nan)
-        case "multi-label":
-            return np.full((nodes, outputs), -1, dtype=np.int8)
-        case _:
-            return np.full(nodes, -1)
-
-
-def check_label_form(checks: ArrayChecks, name: str, labels: HasForm) -> None:
-    """Check dtype and shape of labels, or of what a header says."""
-    task, shape = task_of(labels), labels.shape
-    fits = labels.dtype.kind in "iuf" and len(shape) == (2 if task == MULTI_LABEL else 1)
-    if not fits or (task == MULTI_LABEL and not 1 <= shape[1] <= _MOST_LABELS):
-        checks.fail(name, f"got {labels.dtype} of shape {shape}; expected {EXPECTED}")
-
-
-def check_labels(checks: ArrayChecks, name: str, labels: np.ndarray, *, outputs: int) -> None:
-    """Check labels of a model with so many outputs: classes, labels, or one number."""
-    check_label_form(checks, name, labels)
-    match task_of(labels):
-        case "regression":
-            _check_sizes(checks, name, labels)
-            expected = 1
-        case "multi-label":
-            rows, columns = np.nonzero((labels < -1) | (labels > 1))
-            if len(rows):
-                value = labels[rows[0], columns[0]]
-                checks.fail(name, f"row {rows[0]} has {value}; expected 0, 1, or -1 for unknown")
-            expected = labels.shape[1]
-        case _:
-            checks.labels(name, labels, num_classes=outputs)
-            return
-    if outputs != expected:
-        checks.fail(name, f"there are {outputs} outputs for {expected}; expected as many")
-
-
-def _check_sizes(checks: ArrayChecks, name: str, numbers: np.ndarray) -> None:
-    wrong = np.flatnonzero(np.abs(numbers) > LARGEST)
-    if len(wrong):
-        value = numbers[wrong[0]]
-        shown = "infinite" if np.isinf(value) else f"{value:g}"
-        checks.fail(
-            name,
-            f"row {wrong[0]} is {shown}; expected numbers of at most {LARGEST:.2g} in size, which "
-            "float32 holds, or NaN for none",
-        )
+    return kind_of(labels).labelled(labels)
 
 
 def count_outputs(
@@ -136,13 +313,13 @@ def count_outputs(
 
     Some node must be labelled, unless ``num_classes`` says how many there are.
     """
-    check_label_form(checks, name, labels)
-    task = task_of(labels)
-    if num_classes is None and not labelled(labels).any():
-        told = "classes from 0" if task == CLASSES else _FORMS[task]
-        checks.fail(name, f"no node is labelled; expected {told}, or task {LINKS}")
-    if task != CLASSES:
-        return 1 if task == REGRESSION else int(labels.shape[1])
+    kind = kind_of(labels)
+    kind.check_form(checks, name, labels)
+    if num_classes is None and not kind.labelled(labels).any():
+        checks.fail(name, f"no node is labelled; expected {kind.asked_for}, or task {LINKS.name}")
+    outputs = kind.outputs(labels)
+    if outputs is not None:
+        return outputs
     largest = largest_label(labels)
     if num_classes is None and largest >= len(labels):
         row = int(labels.argmax())
@@ -208,23 +385,3 @@ def counted_from_zero(
         )
     numbers = np.searchsorted(there[there >= 0], labels)
     return np.where(labels < 0, -1, numbers), names
-
-
-def stored_labels(labels: np.ndarray) -> np.ndarray:
-    """Return labels in the dtype of their task: int64, int8 or float64."""
-    dtypes = {CLASSES: np.int64, MULTI_LABEL: np.int8, REGRESSION: np.float64}
-    return labels.astype(dtypes[task_of(labels)])
-
-
-def check_task(labels: np.ndarray, task: str, *, source: str) -> None:
-    """Check that labels are for a task.
-
-    Raises:
-        ConfigurationError: They are for another.
-    """
-    found = task_of(labels)
-    if task not in {found, LINKS}:
-        raise ConfigurationError(
-            f"task: {task} does not fit the labels of {source}, which are {KINDS[found]}; expected "
-            f"{found}"
-        )

@@ -10,7 +10,7 @@ import numpy as np
 
 from retexo_fl.errors import ConfigurationError, DatasetError
 from retexo_fl.graph.checks import ArrayChecks
-from retexo_fl.graph.labels import CLASSES, labelled, task_of
+from retexo_fl.graph.labels import kind_of, labelled
 from retexo_fl.units import format_counted
 
 #: One train node of so many validates, where there is no mask of validation nodes.
@@ -168,7 +168,7 @@ def _validating(
         for key in keys[nodes].tolist()
     ]
     draws = np.frombuffer(b"".join(digests), dtype="<u8")
-    cells = labels[nodes] if task_of(labels) == CLASSES else np.zeros(len(nodes), dtype=np.int64)
+    cells = kind_of(labels).strata(labels[nodes])
     order = np.lexsort((draws, cells))
     _, first, size = np.unique(cells[order], return_index=True, return_counts=True)
     position = np.arange(len(order)) - np.repeat(first, size)

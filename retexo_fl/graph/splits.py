@@ -11,7 +11,6 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph
-from retexo_fl.graph.labels import CLASSES, KINDS
 from retexo_fl.graph.masks import Published, Split, published_split
 from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.plugins import is_plugin, load_callable, named_plugin_errors
@@ -86,17 +85,15 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
         raise ConfigurationError(f"split: got {split!r}; expected {PUBLISHED}, {_FORMS}")
     shares = parse_shares(split, text)
     labelled = np.flatnonzero(graph.labelled)
-    is_of_classes = graph.task == CLASSES
-    if kind == "per-client-class" and not is_of_classes:
+    if kind == "per-client-class" and not graph.label_kind.are_classes:
         raise ConfigurationError(
             f"split: {split} does not fit the labels of data set {graph.name!r}, which are "
-            f"{KINDS[graph.task]}; expected random:TRAIN/VAL/TEST"
+            f"{graph.label_kind.what}; expected random:TRAIN/VAL/TEST"
         )
     generator = seeded_generator(seed, _DRAWS[kind])
-    if kind == "random-unstratified" or not is_of_classes:
+    cells = graph.label_kind.strata(graph.labels[labelled])
+    if kind == "random-unstratified":
         cells = np.zeros(len(labelled), dtype=np.int64)
-    else:
-        cells = graph.labels[labelled]
     if kind == "per-client-class":
         owners = np.asarray(assignment, dtype=np.int64)[labelled]
         cells = owners * graph.num_classes + cells

@@ -14,7 +14,7 @@ from retexo_fl.methods.whole.answers import EndToEndClient
 
 def client_class(config: RunConfig, *, predicts: bool) -> type[GraphClient]:
     """Return the class of clients of a run; predictions are made layer by layer."""
-    if config.task == LINKS:
+    if config.task == LINKS.name:
         return LinkClient
     if not config.traits.trains:
         return PropagationClient

@@ -82,7 +82,7 @@ def test_a_client_makes_its_own_part_without_labels(
     )
     parts = open_parts(tmp_path / "new")
     peers = peers_of(parts)
-    assert (peers.task, peers.num_classes) == (task, outputs)
+    assert (peers.labels.name, peers.num_classes) == (task, outputs)
     for client, part in enumerate(parts):
         assert part.labels.dtype == np.dtype(form)
         files = export_part(part, tmp_path / f"tables-{client}", "csv", clients=peers.clients)

@@ -12,7 +12,6 @@ from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import hash_keys, narrow_keys
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
 from retexo_fl.graph.masks import Split, published_split
 from retexo_fl.graph.neighbours import (
     IN,
@@ -138,12 +137,12 @@ class _Boundary:
 
 
 def _check_labels(nodes: NodeTable, peers: Peers) -> None:
-    if peers.task == MULTI_LABEL and nodes.labels.shape[1] != peers.num_classes:
+    if nodes.labels.ndim == 2 and nodes.labels.shape[1] != peers.num_classes:
         raise TableError(
             f"{nodes.source}: has {counted(nodes.labels.shape[1], 'label')}; expected "
             f"{peers.num_classes}, as {peers.source} says"
         )
-    if peers.task != CLASSES:
+    if not peers.labels.are_classes:
         return
     hint = "" if (nodes.labels == 0).any() else ", or class-names there"
     nodes.check_rows(

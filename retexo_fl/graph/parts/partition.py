@@ -13,7 +13,7 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, hash_keys
-from retexo_fl.graph.labels import CLASSES, check_labels, labelled, sizes_told, task_of
+from retexo_fl.graph.labels import LabelKind, kind_of
 from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows, weighted_degrees
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
@@ -74,7 +74,8 @@ class GraphPartition:
     edge_values: EdgeValues = PLAIN
 
     def __repr__(self) -> str:
-        sizes = sizes_told(self.num_features, self.num_classes, self.task)
+        features = format_counted(self.num_features, "feature")
+        sizes = f"{features}, {self.label_kind.sizes_told(self.num_classes)}"
         inner = format_counted(self.num_inner, "node")
         boundary = format_counted(self.num_boundary, "boundary node")
         return f"<GraphPartition {self.client} of {self.num_clients}: {inner}, {boundary}, {sizes}>"
@@ -120,12 +121,19 @@ class GraphPartition:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, by class; empty where they have none but their numbers."""
-        return () if self.recipe is None or self.task != CLASSES else self.recipe.classes
+        if self.recipe is None or not self.label_kind.are_classes:
+            return ()
+        return self.recipe.classes
 
     @property
     def task(self) -> str:
         """What its labels are for: ``classes``, ``multi-label`` or ``regression``."""
-        return task_of(self.labels)
+        return self.label_kind.name
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """What its labels are."""
+        return kind_of(self.labels)
 
     @property
     def split(self) -> Split:
@@ -185,8 +193,9 @@ def _check_nodes(partition: GraphPartition, checks: ArrayChecks) -> None:
     _check_hashes(checks, "node_hashes", partition.node_hashes, keys)
     if len(partition.labels) != count:
         checks.fail("labels", f"has {len(partition.labels)} rows; expected {count}")
-    check_labels(checks, "labels", partition.labels, outputs=partition.num_classes)
-    checks.masks(partition.split.named(), labelled(partition.labels))
+    kind = partition.label_kind
+    kind.check(checks, "labels", partition.labels, outputs=partition.num_classes)
+    checks.masks(partition.split.named(), kind.labelled(partition.labels))
     checks.features("features", partition.features, num_nodes=count)
 
 

@@ -16,7 +16,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
-from retexo_fl.graph.labels import CLASSES, KINDS, REGRESSION
+from retexo_fl.graph.labels import CLASSES, KINDS, LabelKind
 from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
 from retexo_fl.units import counted
@@ -54,7 +54,7 @@ class Peers:
         sparse_features: Whether parts store their features as CSR.
         partitioning: 64 hex digits that all parts carry.
         recipe: 64 hex digits of the feature recipe of all parts; empty for none, or any.
-        task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
+        labels: What labels are; they are read.
         directed: Whether edges have a direction.
         num_edge_features: Attributes of each edge.
         class_names: Names of the classes where no recipe makes features: whole numbers that do not
@@ -68,7 +68,7 @@ class Peers:
     sparse_features: bool
     partitioning: str
     recipe: str = ""
-    task: str = CLASSES
+    labels: LabelKind = CLASSES
     directed: bool = False
     num_edge_features: int = 0
     class_names: tuple[str, ...] = ()
@@ -108,8 +108,8 @@ class Peers:
             )
         if recipe is None or not recipe.columns:
             return
-        recipe.check_task(self.task)
-        made_classes = len(recipe.classes) if self.task == CLASSES else 0
+        recipe.check_labels(self.labels)
+        made_classes = len(recipe.classes) if self.labels.are_classes else 0
         for key, agreed, made in (
             ("features", self.num_features, recipe.num_features),
             ("classes", self.num_classes, made_classes or self.num_classes),
@@ -129,7 +129,7 @@ class Peers:
             "sparse-features": self.sparse_features,
             **({"class-names": list(self.class_names)} if self.class_names else {}),
             **({"recipe": self.recipe} if self.recipe and not self.class_names else {}),
-            **({} if self.task == CLASSES else {"task": self.task}),
+            **self.labels.key,
             **({"edges-are": _DIRECTED} if self.directed else {}),
             **({"edge-features": self.num_edge_features} if self.num_edge_features else {}),
             "clients": list(self.clients),
@@ -153,7 +153,7 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         partitioning=first.partitioning,
         recipe=first.recipe_digest,
         class_names=(() if first.recipe is None or first.recipe.columns else first.recipe.classes),
-        task=first.task,
+        labels=first.label_kind,
         directed=first.edge_values.is_directed,
         num_edge_features=first.edge_values.num_attributes,
     )
@@ -193,7 +193,7 @@ def read_peers(path: Path) -> Peers:
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
         recipe=agreed.get("recipe", ""),
         class_names=tuple(values.get("class-names", ())),
-        task=values.get("task", CLASSES),
+        labels=_labels(path, values),
         directed=values.get("edges-are") == _DIRECTED,
         num_edge_features=values.get("edge-features", 0),
     )
@@ -208,14 +208,18 @@ def _labels_and_recipe(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
             _fail(path, "recipe", recipe, "64 hex digits, the digest of a feature recipe")
     if "class-names" in values:
         agreed["recipe"] = _recipe_of_names(path, values).digest
-    task = values.get("task", CLASSES)
+    return agreed | _labels(path, values).key
+
+
+def _labels(path: Path, values: Mapping[str, Any]) -> LabelKind:
+    """Return what labels are."""
+    task = values.get("task", CLASSES.name)
     if task not in KINDS:
         _fail(path, "task", task, f"one of {', '.join(KINDS)}")
-    if task == REGRESSION and values["classes"] != 1:
-        _fail(path, "classes", values["classes"], "1 with task regression")
-    if task != CLASSES:
-        agreed["task"] = task
-    return agreed
+    labels = KINDS[task]
+    if labels.width not in {None, values["classes"]}:
+        _fail(path, "classes", values["classes"], f"{labels.width} with task {task}")
+    return labels
 
 
 def _recipe_of_names(path: Path, values: Mapping[str, Any]) -> FeatureRecipe:

@@ -15,7 +15,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import parse_toml, read_toml
-from retexo_fl.graph.labels import CLASSES, LINKS
+from retexo_fl.graph.labels import CLASSES, LabelKind
 from retexo_fl.graph.recipes.checked_values import check_keys, fail, switch_of, text_of
 
 #: The name that the file has in and beside parts, and in a run.
@@ -190,17 +190,17 @@ class FeatureRecipe:
         """Return the same recipe with names of classes."""
         return replace(self, classes=classes)
 
-    def check_task(self, task: str) -> None:
-        """Check that what it makes of labels is for a task.
+    def check_labels(self, labels: LabelKind) -> None:
+        """Check that what it makes of labels can be of a kind.
 
         Raises:
             ConfigurationError: Its labels are texts, which are names of classes, and the task is
                 another.
         """
-        if not self.has_numbered_classes and task not in {CLASSES, LINKS}:
+        if not self.has_numbered_classes and not labels.are_classes:
             raise ConfigurationError(
-                f"task: {task} does not go with {named_recipe(self.digest)}, whose labels in "
-                f"{self.label_column[:60]!r} are texts; expected {CLASSES}"
+                f"task: {labels.name} does not go with {named_recipe(self.digest)}, whose labels "
+                f"in {self.label_column[:60]!r} are texts; expected {CLASSES.name}"
             )
 
     def to_toml(self) -> str:

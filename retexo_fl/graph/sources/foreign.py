@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, issparse
 
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.labels import CLASSES, KINDS, MULTI_LABEL, REGRESSION
+from retexo_fl.graph.labels import REGRESSION, LabelKind
 
 #: Types that stand for a value that is not there, beside None and NaN; pandas has them.
 _ABSENT: Final = frozenset(("NAType", "NaTType"))
@@ -91,7 +91,7 @@ def as_labels(
     checks: ArrayChecks,
     name: str,
     value: Any,
-    task: str,
+    kind: LabelKind,
     *,
     place: Callable[[int], str] | None = None,
 ) -> np.ndarray:
@@ -103,22 +103,23 @@ def as_labels(
         value: [N] or [N, 1] whole numbers, booleans or text, -1, NaN, None or nothing for
             unlabelled; [N, L] for several labels; [N] or [N, 1] numbers, NaN or None for none, for
             a regression.
-        task: What they are for.
+        kind: What they are.
         place: Says where a row stands; None for its number.
     """
     place = place or _row
     labels = as_array(value)
-    if labels.ndim == 2 and labels.shape[1] == 1 and task != MULTI_LABEL:
+    if labels.ndim == 2 and labels.shape[1] == 1 and kind.ndim == 1:
         labels = labels[:, 0]
-    if labels.ndim != (2 if task == MULTI_LABEL else 1):
+    if labels.ndim != kind.ndim:
         checks.fail(
-            name, f"got shape {labels.shape}; expected {KINDS[task]} with task {task}, or another"
+            name,
+            f"got shape {labels.shape}; expected {kind.what} with task {kind.name}, or another",
         )
-    if task == CLASSES and _is_text(labels):
+    if kind.are_classes and _is_text(labels):
         return _texts(checks, name, labels, place)
     numbers = as_numbers(checks, name, labels, place=place)
-    if task == REGRESSION:
-        return numbers.astype(np.float64)
+    if np.issubdtype(kind.dtype, np.floating):
+        return numbers.astype(kind.dtype)
     if numbers.dtype.kind == "b":
         return numbers.astype(np.int8)
     if numbers.dtype.kind != "f":
@@ -129,7 +130,7 @@ def as_labels(
         checks.fail(
             name,
             f"{place(int(odd[0][0]))} is {numbers[tuple(odd[0])]}; expected whole numbers, or task "
-            f"{REGRESSION}",
+            f"{REGRESSION.name}",
         )
     return numbers.astype(np.int64)
 

@@ -106,7 +106,7 @@ def from_arrays(
         directed=rules.directed,
         features=features,
         labels=there.get(LABELS),
-        task=reading.task,
+        kind=reading.labels,
         classes=reading.classes,
         num_classes=num_classes if reading.outputs is None else reading.outputs,
         split=Masks(train=train, val=val, test=test),
@@ -126,7 +126,7 @@ def from_arrays(
 
 def _demanded(checks: ArrayChecks, there: Mapping[str, Any], key: str, reading: Reading) -> Any:
     if key not in there:
-        wanted = f"{LABELS}, or task {LINKS}" if key == LABELS else key
+        wanted = f"{LABELS}, or task {LINKS.name}" if key == LABELS else key
         found = ", ".join(sorted(map(str, there))[:12]) or "nothing"
         checks.fail(key, f"missing; expected {wanted}; there is: {found}")
     return there[key]

@@ -12,7 +12,7 @@ import numpy as np
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
-from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL
+from retexo_fl.graph.labels import CLASSES, labels_for
 from retexo_fl.graph.masks import Masks, Split
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
@@ -50,7 +50,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
     num_classes: int | None = None,
     attributes: Sequence[str] = (),
     rules: EdgeRules = STRICT,
-    task: str = CLASSES,
+    task: str = CLASSES.name,
 ) -> Graph:
     """Turn a NetworkX graph into ours.
 
@@ -86,7 +86,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
         names=NodeNames(features=features, labels=labels, split=split),
         num_classes=num_classes,
         attributes=attributes,
-        reading=Reading(rules=rules, task=task),
+        reading=Reading(rules=rules, labels=labels_for(task)),
     )
 
 
@@ -126,7 +126,7 @@ def read_networkx(
         directed=rules.directed,
         features=_features(checks, nodes, names.features),
         labels=_labels(checks, nodes, names.labels, reading),
-        task=reading.task,
+        kind=reading.labels,
         classes=reading.classes,
         num_classes=num_classes if reading.outputs is None else reading.outputs,
         node_keys=_keys(checks, nodes),
@@ -245,7 +245,7 @@ def _real(value: Any) -> np.ndarray:
 def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, reading: Reading) -> Any:
     """Return labels of one form for all nodes; None where there are none, and none are needed."""
     given = [there.get(name) for _, there in nodes]
-    if reading.task == LINKS:
+    if not reading.labels.are_read:
         return None
     if reading.outputs is not None and all(map(is_absent, given)):
         return None
@@ -253,11 +253,11 @@ def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, reading: Reading
     def place(row: int) -> str:
         return f"node {nodes[row][0]!r:.60}"
 
-    if reading.task != MULTI_LABEL:
+    if reading.labels.ndim == 1:
         alone = np.empty(len(given), dtype=object)
         for row, value in enumerate(given):
             alone[row] = _alone(value)
-        return as_labels(checks, name, alone, reading.task, place=place)
+        return as_labels(checks, name, alone, reading.labels, place=place)
     arrays = [None if is_absent(value) else as_array(value) for value in given]
     length = max((values.size for values in arrays if values is not None), default=1)
     rows = np.full((len(nodes), length), np.nan)
@@ -268,7 +268,7 @@ def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, reading: Reading
             expected = f"{counted(length, 'number')}, or nothing"
             checks.fail(name, f"{place(row)} has {given[row]!r:.60}; expected {expected}")
         rows[row] = values.reshape(-1)
-    return as_labels(checks, name, rows, reading.task, place=place)
+    return as_labels(checks, name, rows, reading.labels, place=place)
 
 
 def _alone(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retexo_fl.graph.graph import Graph
-from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.labels import CLASSES, labels_for
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
 from retexo_fl.graph.sources.from_arrays import NAMES, from_arrays
 from retexo_fl.graph.sources.reading import Reading
@@ -20,7 +20,7 @@ def from_pyg(
     classes: tuple[str, ...] = (),
     attributes: Sequence[str] = (),
     rules: EdgeRules = STRICT,
-    task: str = CLASSES,
+    task: str = CLASSES.name,
 ) -> Graph:
     """Turn a PyG ``Data`` into a graph.
 
@@ -49,7 +49,7 @@ def from_pyg(
         name=name,
         num_classes=num_classes,
         attributes=attributes,
-        reading=Reading(rules=rules, task=task, classes=classes),
+        reading=Reading(rules=rules, labels=labels_for(task), classes=classes),
     )
 
 

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph
-from retexo_fl.graph.labels import LINKS, class_names, task_of
+from retexo_fl.graph.labels import class_names, kind_of
 from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.edge_rules import EdgeRules
@@ -64,7 +64,7 @@ def read_npz_graph(
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
-        reading = reading or Reading(task=task_of(archive.header(LABELS)))
+        reading = reading or Reading(labels=kind_of(archive.header(LABELS)))
         has_matrix = any(f"{name}_indptr" in archive.names for name in (ADJACENCY, TRANSPOSED))
         if not has_matrix and not {ADJACENCY, TRANSPOSED} & archive.names:
             _ = reading.may_lack_edges or archive.header(EDGES)
@@ -86,7 +86,7 @@ def read_npz_graph(
 def _wanted(reading: Reading) -> list[str]:
     """Return the names of the arrays that are read where they are there."""
     names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES]
-    names += [LABELS] if reading.task != LINKS else []
+    names += [LABELS] if reading.labels.are_read else []
     names += MASKS if reading.masks else []
     return names + ([TIME] if reading.rules.before else [])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from retexo_fl.graph.labels import CLASSES, LINKS
+from retexo_fl.graph.labels import CLASSES, LabelKind
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
 
 
@@ -15,7 +15,7 @@ class Reading:
 
     Attributes:
         rules: How its edges are read.
-        task: What labels are for; ``links`` reads none.
+        labels: What labels are.
         masks: Whether a split that it brings is used; else it is not looked at.
         outputs: Of the model that predicts the graph, which then needs neither labels nor edges;
             None to train on it.
@@ -24,7 +24,7 @@ class Reading:
     """
 
     rules: EdgeRules = STRICT
-    task: str = CLASSES
+    labels: LabelKind = CLASSES
     masks: bool = True
     outputs: int | None = None
     classes: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Reading:
     @property
     def needs_labels(self) -> bool:
         """Whether a graph without labels is refused."""
-        return self.outputs is None and self.task != LINKS
+        return self.outputs is None and self.labels.are_read
 
     @property
     def may_lack_edges(self) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
-from retexo_fl.graph.labels import LINKS
 from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.edge_rules import EdgeList
@@ -55,7 +54,7 @@ def read_table_graph(
         num_features=reading.num_features,
         infer_features=True,
         attributes=attributes,
-        task=reading.task,
+        kind=reading.labels,
         masks=reading.masks,
         outputs=reading.outputs,
     )
@@ -75,7 +74,8 @@ def read_table_graph(
         directed=reading.rules.directed,
         features=table.features,
         labels=table.labels,
-        task=LINKS if reading.task == LINKS else None,
+        # What was read of a table is of the form that says its kind.
+        kind=None if reading.labels.are_read else reading.labels,
         num_classes=len(names) or reading.outputs,
         node_keys=table.keys,
         split=table.masks if split is None else Masks.of(split),

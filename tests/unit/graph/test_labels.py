@@ -21,7 +21,7 @@ from retexo_fl.graph import (
     open_partition,
     write_partitions,
 )
-from retexo_fl.graph.labels import check_task
+from retexo_fl.graph.labels import labels_for
 from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
 from retexo_fl.graph.parts.partition import check_partition
 from retexo_fl.graph.parts.peers import peers_of, read_peers
@@ -95,7 +95,7 @@ def test_tables_hold_numbers_and_several_labels(tmp_path: Path, task: str, endin
     nodes, edges = tmp_path / f"nodes.{ending}", tmp_path / "edges.csv"
     _write_nodes(nodes, task)
     edges.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in EDGES.T))
-    graph = read_table_graph(nodes, edges, reading=Reading(task=task))
+    graph = read_table_graph(nodes, edges, reading=Reading(labels=labels_for(task)))
     assert graph.task == task
     np.testing.assert_array_equal(graph.labels, OF[task])
 
@@ -107,12 +107,13 @@ def test_a_local_part_is_the_part_of_the_whole_graph(tmp_path: Path, task: str) 
     (whole,) = cut_graph(graph, owners, split)
     (tmp_path / "peers.toml").write_text(peers_of([whole]).to_toml())
     peers = read_peers(tmp_path / "peers.toml")
-    assert peers.task == task
+    assert peers.labels.name == task
     nodes, edges = tmp_path / "nodes.csv", tmp_path / "edges.csv"
     _write_nodes(nodes, task, split=[whole.train_mask, whole.val_mask, whole.test_mask])
     edges.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in EDGES.T))
     tables = ClientTables(
-        nodes=read_node_table(nodes, num_features=5, task=peers.task), edges=read_edge_table(edges)
+        nodes=read_node_table(nodes, num_features=5, kind=peers.labels),
+        edges=read_edge_table(edges),
     )
     part = make_local_part(tables, peers, 0)
     np.testing.assert_array_equal(part.labels, whole.labels)
@@ -195,7 +196,7 @@ def test_cells_that_are_no_labels_are_named(
     lines[3] = ",".join(fields)
     (tmp_path / "nodes.csv").write_text("\n".join(lines))
     with pytest.raises(TableError) as raised:
-        read_node_table(tmp_path / "nodes.csv", infer_features=True, task=task)
+        read_node_table(tmp_path / "nodes.csv", infer_features=True, kind=labels_for(task))
     assert "line 4" in str(raised.value)
     assert column in str(raised.value)
     assert told in str(raised.value)
@@ -204,7 +205,7 @@ def test_cells_that_are_no_labels_are_named(
 def test_a_label_without_a_column_is_named(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text("key,label_0,label_2,x_0\na,1,0,1\n")
     with pytest.raises(TableError, match="label_1"):
-        read_node_table(tmp_path / "nodes.csv", infer_features=True, task="multi-label")
+        read_node_table(tmp_path / "nodes.csv", infer_features=True, kind=labels_for("multi-label"))
     with pytest.raises(TableError, match="label"):
         read_node_table(tmp_path / "nodes.csv", infer_features=True)
 
@@ -219,7 +220,7 @@ def test_a_part_is_checked_by_its_task(task: str) -> None:
     with pytest.raises(PartitionError, match="labels: has 59 rows; expected 60"):
         check_partition(replace(part, labels=part.labels[1:]), source="part")
     with pytest.raises(ConfigurationError, match=f"^task: classes .* its part, .*expected {task}$"):
-        check_task(part.labels, "classes", source="its part")
+        labels_for("classes").check_fit(part.labels, source="its part")
 
 
 def _write_nodes(path: Path, task: str, split: list[np.ndarray] | None = None) -> None:

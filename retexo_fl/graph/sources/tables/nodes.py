@@ -14,11 +14,10 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.labels import (
     CLASSES,
-    LINKS,
     MULTI_LABEL,
     REGRESSION,
+    LabelKind,
     labelled,
-    unknown_labels,
 )
 from retexo_fl.graph.masks import Masks, Split
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
@@ -59,7 +58,7 @@ logger = logging.getLogger(__name__)
 #: What becomes of rows with the key of another row.
 REPEATED_NODES: Final = ("refuse", "first", "last")
 _LABEL_READERS: Final[Mapping[str, Callable[[Column], np.ndarray]]] = MappingProxyType(
-    {CLASSES: label_array, MULTI_LABEL: flag_array, REGRESSION: target_array}
+    {CLASSES.name: label_array, MULTI_LABEL.name: flag_array, REGRESSION.name: target_array}
 )
 
 
@@ -128,7 +127,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     num_features: int | None = None,
     infer_features: bool = False,
     attributes: Sequence[str] = (),
-    task: str = CLASSES,
+    kind: LabelKind = CLASSES,
     masks: bool = True,
     outputs: int | None = None,
 ) -> NodeTable:
@@ -142,8 +141,8 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         infer_features: Take it from sparse text, too, by its largest index: for a graph that is
             in one table.
         attributes: Text columns to be read beside the documented ones.
-        task: What labels are for: the column of labels holds ``classes``, or numbers for
-            ``regression``; ``links`` reads none; for ``multi-label`` the columns ``label_0``,
+        kind: What labels are: the column of labels holds classes, or numbers; of several labels
+            the columns ``label_0``,
             ``label_1``, ..., or so numbered by the name of the column of labels, hold 0, 1 or
             nothing.
         masks: Read the column ``split``, where there is one, or else ``train_mask``, ``val_mask``
@@ -160,7 +159,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     columns = NodeColumns() if columns is None else columns
     source = open_table(path, columns.form)
     key, _ = columns.names
-    labels_of = _label_columns(source, columns, task)
+    labels_of = _label_columns(source, columns, kind)
     if outputs is not None and not {*labels_of} <= {*source.names}:
         labels_of = ()
     require_columns(source, (key, *labels_of, *attributes))
@@ -176,7 +175,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
             complaints=complaints,
         )
     readers_of = {
-        name: _known_labels(_label_reader(columns.recipe, task), columns.unlabelled)
+        name: _known_labels(_label_reader(columns.recipe, kind), columns.unlabelled)
         for name in labels_of
     }
     readers = _readers(source, key, readers_of, attributes, taken=features.columns, masks=masks)
@@ -190,9 +189,9 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         rows = _rows_once(source, found["key"], columns.repeated)
     each = [found[f"label {name}"] for name in labels_of]
     if not each:
-        labels = unknown_labels(task, len(found["key"]), outputs or 1)
+        labels = kind.unlabelled(len(found["key"]), outputs or 1)
     else:
-        labels = np.stack(each, axis=1) if task == MULTI_LABEL else each[0]
+        labels = np.stack(each, axis=1) if kind.ndim == 2 else each[0]
     split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
@@ -235,30 +234,30 @@ def read_text_column(path: AnyTable, name: str, form: TextForm = FOUND) -> np.nd
 _Reader = tuple[str, str, Callable[[Column], np.ndarray]]
 
 
-def _label_columns(source: Source, columns: NodeColumns, task: str) -> tuple[str, ...]:
+def _label_columns(source: Source, columns: NodeColumns, kind: LabelKind) -> tuple[str, ...]:
     """Return the names of the columns that hold labels, in the order of the labels."""
     _, label = columns.names
     if columns.recipe is not None:
-        columns.recipe.check_task(task)
-    if task == LINKS:
+        columns.recipe.check_labels(kind)
+    if not kind.are_read:
         return ()
-    if task != MULTI_LABEL:
+    if kind.ndim == 1:
         return (label,)
     # Without any, the first is reported as missing.
     names = numbered_columns(source, label) or (f"{label}_0",)
     if columns.recipe is not None and (twice := {*names} & {*columns.recipe.columns}):
         raise ConfigurationError(
             f"{source.path}: {shown(min(twice))} is a feature of "
-            f"{named_recipe(columns.recipe.digest)}, and a label of task {task}; expected a recipe "
-            "that was made without it"
+            f"{named_recipe(columns.recipe.digest)}, and a label of task {kind.name}; expected a "
+            "recipe that was made without it"
         )
     return names
 
 
-def _label_reader(recipe: FeatureRecipe | None, task: str) -> Callable[[Column], np.ndarray]:
-    if recipe is not None and recipe.classes and task == CLASSES:
+def _label_reader(recipe: FeatureRecipe | None, kind: LabelKind) -> Callable[[Column], np.ndarray]:
+    if recipe is not None and recipe.classes and kind.are_classes:
         return partial(class_labels, classes=recipe.classes)
-    return _LABEL_READERS[task]
+    return _LABEL_READERS[kind.name]
 
 
 def _readers(

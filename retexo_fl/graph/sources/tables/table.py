@@ -11,7 +11,7 @@ import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.labels import unknown_labels
+from retexo_fl.graph.labels import LabelKind
 from retexo_fl.graph.masks import Masks, Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
@@ -95,10 +95,10 @@ class NodeTable(Table):
             masks=Masks(**_taken(self.masks.there(), rows)),
         )
 
-    def without_labels(self, task: str, outputs: int) -> NodeTable:
+    def without_labels(self, kind: LabelKind, outputs: int) -> NodeTable:
         """Return the same nodes unlabelled, for a model of so many outputs."""
         none = np.zeros(len(self.keys), dtype=bool)
-        labels = unknown_labels(task, len(self.keys), outputs)
+        labels = kind.unlabelled(len(self.keys), outputs)
         return replace(self, labels=labels, split=Split(train=none, val=none, test=none))
 
 

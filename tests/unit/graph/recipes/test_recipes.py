@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.errors import ConfigurationError, TableError
-from retexo_fl.graph.labels import MOST_NAMED
+from retexo_fl.graph.labels import MOST_NAMED, labels_for
 from retexo_fl.graph.recipes import (
     FeatureRecipe,
     FitOptions,
@@ -448,10 +448,10 @@ def test_names_of_classes_go_with_tasks_that_have_such() -> None:
     ):
         recipe = FeatureRecipe(classes=classes, label_column="y")
         if fits:
-            recipe.check_task(task)
+            recipe.check_labels(labels_for(task))
         else:
             with pytest.raises(ConfigurationError, match=f"task: {task} does not go with .* 'y'"):
-                recipe.check_task(task)
+                recipe.check_labels(labels_for(task))
     words = ["Unknown", " (unknown) ", "<None>", "[k.A.]", "known", "no"]
     assert [line.split("'")[1] for line in unlabelled_words("y", words)] == words[:4]
 
