@@ -190,8 +190,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     )
     if not any(len(of_stage) for of_stage in weights):
         raise RunDirectoryError(
-            f"{run}: algorithm {config.algorithm} leaves no weights to predict with; expected a "
-            "run that trained a model"
+            f"{run}: the run left no weights to predict with; expected one that trained a model"
         )
     # Of links, a stage comes first in which features cross.
     weights = (*[np.zeros(0, shape.dtype)] * shape.stage_of(0), *weights)

@@ -198,7 +198,7 @@ def test_nothing_is_trained_and_no_layer_predicts(tmp_path: Path) -> None:
     closed = [event for event in events if event["event"] == "stage_end"]
     assert [event["rounds"] for event in closed] == [0] * 4
     assert [event["val_accuracy"] is None for event in closed] == [True] * 3 + [False]
-    with pytest.raises(RunDirectoryError, match="algorithm propagation leaves no weights to"):
+    with pytest.raises(RunDirectoryError, match="left no weights to predict with; exp"):
         read_trained_model(run)
     with pytest.raises(RunDirectoryError, match=r"extend: .*without rounds \(algorithm propag"):
         check_resumable(run, extends=True)
