@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, StageModel
 
 #: A client's process without a part (docs/edge.md), and a worker process (docs/devices.md).
@@ -41,7 +43,7 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
     asked = parse_devices(config.devices)
     workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
     workers = available_cores() if asked.is_auto else workers
-    weights = np.dtype(config.dtype).itemsize * WEIGHT_COPIES * _weight_count(config, part)
+    weights = np.dtype(config.dtype).itemsize * WEIGHT_COPIES * _weight_count(_stages(config, part))
     return PROCESS_BYTES + workers * _WORKER_BYTES + rows_bytes(config, part) + weights
 
 
@@ -52,8 +54,8 @@ def rows_bytes(config: RunConfig, part: GraphPartition) -> float:
         PluginError: The model is no layer.
     """
     nodes, boundary, edges = part.num_inner, part.num_boundary, len(part.indices)
-    layers_at_once = max(config.layers - 1, 1) if config.traits.end_to_end else 1
-    width = _feature_width(config, part) + layers_at_once * config.hidden
+    layers_at_once = max(map(len, _layers(_stages(config, part))))
+    width = _feature_width(config, part) + max(layers_at_once - 1, 1) * config.hidden
     entries = (6 * nodes + 3 * boundary) * width + 70 * nodes + 13 * edges
     if layer_class(config.model).uses_heads:
         entries += 8 * edges * config.heads
@@ -87,10 +89,19 @@ def _feature_width(config: RunConfig, part: GraphPartition) -> float:
     return float(min(2 * filled, part.num_features))
 
 
-def _weight_count(config: RunConfig, part: GraphPartition) -> int:
-    """Return how many weights a message has: of the largest stage, or end to end of all."""
-    shape = ModelShape.of_part(config, part)
+def _stages(config: RunConfig, part: GraphPartition) -> Schedule:
+    return Schedule(shape=ModelShape.of_part(config, part))
+
+
+def _layers(schedule: Schedule) -> list[Sequence[int]]:
+    """Return the layers that each stage trains."""
+    return [schedule.layers(stage) for stage in range(schedule.stages)]
+
+
+def _weight_count(schedule: Schedule) -> int:
+    """Return how many weights a message has: those of the largest stage."""
+    shape = schedule.shape
     with torch.device("meta"):  # Sizes without values.
-        models = (StageModel(shape, stage) for stage in range(shape.layers))
+        models = (StageModel(shape, layer) for layer in range(shape.layers))
         counts = [sum(item.numel() for item in model.parameters()) for model in models]
-    return sum(counts) if config.traits.end_to_end else max(counts)
+    return max(sum(counts[layer] for layer in layers) for layers in _layers(schedule))

@@ -6,10 +6,10 @@ Where rows do not fit into it they are kept on disk, and one client's at a time 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -102,7 +102,7 @@ class GraphSize:
             return None
         spec = parse_synthetic(config.dataset)
         boundary = 0.0
-        if config.partitioner == "random" and not config.traits.drops_edges:
+        if config.partitioner == "random":
             law = PowerLaw.of(spec)
             places = (np.arange(_DEGREES) + 0.5) / _DEGREES
             weights = (law.cut + (1 - law.cut) * places) ** (-1 / (law.power - 1))
@@ -130,7 +130,7 @@ def rows_are_on_disk(config: RunConfig, size: GraphSize) -> bool:
     Raises:
         PluginError: The model is no layer.
     """
-    plain = config.engine == "inline" and not config.traits.end_to_end
+    plain = config.engine == "inline" and _at_once(config).rows_may_be_on_disk
     if not plain or not config.goal.sums_suffice or config.sampler != "none":
         return False
     if layer_class(config.model).fixed_width(1) is None:
@@ -175,15 +175,9 @@ def memory_by_phase(
     boundary = 0 if config.traits.drops_edges else size.boundary
     widths = _widths(size, shape)
     rows = _OWN_COPIES * size.nodes + _RECEIVED_COPIES * boundary
-    # A stage's rows are there with those of the stage before.
-    at_once = [sum(widths[max(stage - 1, 0) : stage + 1]) for stage in range(shape.layers)]
-    weights = [_weight_count(shape, stage) for stage in range(shape.layers)]
-    if config.traits.end_to_end:
-        # One stage has all layers, and a gradient for each row.
-        copies = _END_TO_END_COPIES if config.sampler == "none" else 1.0
-        at_once, weights = [copies * sum(widths)], [sum(weights)]
-    for stage, (width, count) in enumerate(zip(at_once, weights, strict=True)):
-        numbers = rows * width + _weight_copies(config) * count
+    weights = [_weight_count(shape, layer) for layer in range(shape.layers)]
+    at_once = _at_once(config)
+    for stage, numbers in enumerate(at_once.by_stage(config, rows, widths, weights)):
         phases[f"stage {stage}"] = kept + item * numbers
     return phases
 
@@ -199,12 +193,63 @@ def _phases_on_disk(
         read = layer_class(config.model).fixed_width(1) or 1
         trained = _TRAINED_COPIES * size.nodes * width * read
         at_once = size.largest * (own + received) * width
-        weights = _weight_copies(config) * _weight_count(shape, stage)
+        weights = _OneLayer.weight_copies(config) * _weight_count(shape, stage)
         numbers = max(trained, before) + at_once + weights
         edges = size.largest * _EDGE_BYTES_AT_ONCE * size.edges
         phases[f"stage {stage}"] = kept + item * numbers + edges
         before = trained
     return phases
+
+
+class _OneLayer:
+    """What is in memory at once where layers are trained one after the other."""
+
+    rows_may_be_on_disk: ClassVar[bool] = True
+
+    @staticmethod
+    def weight_copies(config: RunConfig) -> int:
+        """Return how often a stage's weights are there.
+
+        One client computes at a time; each holds what it was sent where changes of it follow.
+        """
+        held = most_held(config.patience) if config.weight_bits < _PLAIN_BITS else 0
+        return 2 * WEIGHT_COPIES + config.clients * held
+
+    @classmethod
+    def by_stage(
+        cls, config: RunConfig, rows: float, widths: Sequence[float], weights: Sequence[int]
+    ) -> Iterator[float]:
+        """Yield how many numbers each stage has in memory.
+
+        Args:
+            config: Of the run.
+            rows: Copies of all clients' rows.
+            widths: Of what each layer reads.
+            weights: Of each layer.
+        """
+        for layer, count in enumerate(weights):
+            # A stage's rows are there with those of the stage before.
+            width = sum(widths[max(layer - 1, 0) : layer + 1])
+            yield rows * width + cls.weight_copies(config) * count
+
+
+class _AllLayers:
+    """What is in memory at once where one stage trains all layers, with a gradient for each row."""
+
+    rows_may_be_on_disk: ClassVar[bool] = False
+
+    @staticmethod
+    def by_stage(
+        config: RunConfig, rows: float, widths: Sequence[float], weights: Sequence[int]
+    ) -> Iterator[float]:
+        """Do what :meth:`_OneLayer.by_stage` does; all clients' weights are there."""
+        copies = _END_TO_END_COPIES if config.sampler == "none" else 1.0
+        weight_copies = WEIGHT_COPIES * (config.clients + 1)
+        yield rows * (copies * sum(widths)) + weight_copies * sum(weights)
+
+
+def _at_once(config: RunConfig) -> type[_OneLayer | _AllLayers]:
+    return _AllLayers if config.traits.end_to_end else _OneLayer
 
 
 def disk_bytes(config: RunConfig, size: GraphSize) -> float:
@@ -224,17 +269,6 @@ def _weight_count(shape: ModelShape, stage: int) -> int:
     """Return about how many weights a layer has: for a node's own row, and for its neighbours'."""
     layer = shape.layer_shape(stage)
     return 2 * layer.inputs * layer.outputs
-
-
-def _weight_copies(config: RunConfig) -> int:
-    """Return how often a stage's weights are there at once.
-
-    Lazily one client computes at a time; each holds what it was sent where changes of it follow.
-    """
-    if config.traits.end_to_end:
-        return WEIGHT_COPIES * (config.clients + 1)
-    held = most_held(config.patience) if config.weight_bits < _PLAIN_BITS else 0
-    return 2 * WEIGHT_COPIES + config.clients * held
 
 
 def _feature_width(size: GraphSize) -> float:
