@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from retexo_fl.addition import DEVICES
 from retexo_fl.agent.limits import Limits
-from retexo_fl.algorithms import check_algorithm
 from retexo_fl.answer_book import Limit
 from retexo_fl.client.api import BASIS, EVALUATE, GRAM, TRAIN
 from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, training_bytes
@@ -20,6 +19,7 @@ from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.labels import labels_for
+from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.training.cohorts import brought
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes

@@ -44,6 +44,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.clients import client_class, exchange_in_rounds
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.rounds import Steps
 
 Answer = TypeVar("Answer")
@@ -279,8 +280,7 @@ class AgentJob:
         port = carrier.open_job(
             folder,
             all_needed=self.config.missing_peers == "wait",
-            # The numbers that bns draws differ from round to round.
-            times=self.config.stage_rounds[-1] if self.config.algorithm == "standard" else 0,
+            times=forecast_of(self.config).rounds_alike(self.config),
             unadded=self._why_unadded(),
         )
         self.client.crossing.mailbox.datagrams = port

@@ -120,7 +120,7 @@ def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str
         for name, forecast in FORECASTS.items()
         if forecast.trains == own.trains and (forecast.predicts_links or not shape.link_head)
     }
-    ordered = sorted(volumes, key=lambda name: name != config.algorithm)
+    ordered = sorted(volumes, key=lambda name: FORECASTS[name] is not own)
     lazy = LAZY.volume(shape, size) if own.trains else None
     return {
         "vectors": size.vectors,

@@ -9,9 +9,10 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts, profile_facts_of
 from retexo_fl.api.profile_choice import chosen_profile
 from retexo_fl.api.settling import Asked, fitted, settled
-from retexo_fl.config import LAZY_PROFILES, RunConfig
+from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.named import layer_class
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.progress.steps import Step
 from retexo_fl.run_log.json_form import to_json
 from retexo_fl.run_log.profile import ChosenProfile
@@ -40,10 +41,8 @@ def planned(asked: Asked, *, tolerated: int = 0) -> tuple[RunConfig, dict[str, A
         counted = PlannedParts(loaded.parts)
         profile = chosen_profile(config, counted, asked, fit=fit, masks=loaded.masks)
         facts = {**plan_facts(config, counted, tolerated=tolerated), "profile": to_json(profile)}
-        if config.algorithm == "lazy":
-            facts["profiles"] = {
-                name: _profile_facts(asked, counted, name) for name in LAZY_PROFILES
-            }
+        if profiles := forecast_of(config).profiles:
+            facts["profiles"] = {name: _profile_facts(asked, counted, name) for name in profiles}
     return config, facts, profile
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from retexo_fl.algorithms import check_algorithm
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.api.settling import Asked, fitted
@@ -20,6 +19,7 @@ from retexo_fl.config import (
     profile_values,
 )
 from retexo_fl.errors import InputError
+from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.run_log.profile import ChosenProfile
 
 #: Keys that left the default, of which a sentence names so many.

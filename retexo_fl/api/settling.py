@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import (
     DATA_PATH_KEYS,
     END_TO_END,
@@ -27,6 +26,7 @@ from retexo_fl.config import (
 from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from retexo_fl.masking import MASKED
+from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class Asked:
         if self.profile is not None or "resume" in self.values:
             return self
         chosen = {**self.in_file, **self.values}
-        left = leaving(chosen)
-        return replace(self, profile=default_profile(left, chosen.get("algorithm")), left=left)
+        return replace(self, profile=default_profile(chosen), left=leaving(chosen))
 
     @property
     def in_file(self) -> Mapping[str, object]:

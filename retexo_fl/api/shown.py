@@ -17,11 +17,12 @@ class PlanFacts(dict[str, Any]):
     """The facts of a plan: a dict, with a short form to be shown."""
 
     def __repr__(self) -> str:
-        clients, profile = len(self["clients"]), self["profile"]["name"]
-        return (
-            f"<plan: {counted(clients, 'client')}, algorithm {self['algorithm']}, profile "
-            f"{profile}; a dict of {', '.join(self)}>"
-        )
+        clients = counted(len(self["clients"]), "client")
+        return f"<plan: {clients}, algorithm {self._heading}; a dict of {', '.join(self)}>"
+
+    @property
+    def _heading(self) -> str:
+        return f"{self['algorithm']}, profile {self['profile']['name']}"
 
     def _repr_html_(self) -> str:
         profiles = [
@@ -34,7 +35,7 @@ class PlanFacts(dict[str, Any]):
             for name, facts in self.get("profiles", {}).items()
             if facts is not None
         ]
-        chosen = paragraph(f"Algorithm {self['algorithm']}, profile {self['profile']['name']}")
+        chosen = paragraph(f"Algorithm {self._heading}")
         shown = chosen + (cells_table("What profiles would move", profiles) if profiles else "")
         return shown + cells_table("Parts of the clients", self["clients"])
 

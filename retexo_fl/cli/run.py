@@ -175,9 +175,9 @@ def _check_address(config: RunConfig, address: Address | None) -> None:
 
 def _say_what_is_not_added(config: RunConfig) -> None:
     """Say that datagrams, where agents take them, gain nothing from this run's plan."""
-    from retexo_fl.training.effective_plan import effective_plan
+    from retexo_fl.methods.forecasts import forecast_of
 
-    if config.codec == "fixed" and config.algorithm == "lazy" and effective_plan(config) == "rows":
+    if forecast_of(config).adds_nothing(config):
         complain(
             "boundary-plan: rows sends no sums for agents at xdp:// or udp:// to add up; "
             "expected --boundary-plan cover with gcn, sage or gin, or agents at tcp:// only"

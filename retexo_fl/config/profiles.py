@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -123,16 +123,15 @@ class GraphFacts:
         return self.entries_per_row * (1 if self.is_binary else 5)
 
 
-def default_profile(left: Collection[str], algorithm: object) -> str:
+def default_profile(chosen: Mapping[str, object]) -> str:
     """Return the profile of a run that names none.
 
     Args:
-        left: Keys that leave the default (:func:`leaving`).
-        algorithm: Of the run.
+        chosen: Its keys.
     """
-    if not left:
+    if not leaving(chosen):
         return DEFAULT_PROFILE
-    known = ALGORITHMS.get(str(algorithm))
+    known = ALGORITHMS.get(str(chosen.get("algorithm")))
     return END_TO_END if known is not None and known.end_to_end else "retexo"
 
 

@@ -24,6 +24,7 @@ from retexo_fl.federation.rounds.mask_keys import (
     cohort_count,
 )
 from retexo_fl.federation.wrappers import Rounds
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
@@ -84,7 +85,7 @@ def open_attempt(
         RetexoError: What ``shape_of`` raises, or a client's own named failure.
     """
     ticket = Ticket(job=job.job, attempt=job.attempt)
-    in_rounds = to_train and config.traits.exchanges_in_rounds
+    in_rounds = to_train and forecast_of(config).exchanges_in_rounds
     federation = greet(
         messenger,
         ticket,

@@ -12,7 +12,7 @@ from retexo_fl.config import DEFAULT_PROFILE, RunConfig, config_values, make_con
 from retexo_fl.errors import InputError
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.masking.agreement import USES
-from retexo_fl.methods.forecasts import LAZY
+from retexo_fl.methods.forecasts import LAZY, forecast_of
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
@@ -31,8 +31,8 @@ def with_costs(
         answers: The hello of each client.
         vectors: How many all send in an exchange.
     """
-    is_counted = profile.payload_at_most is not None or config.algorithm != "lazy"
-    if is_counted or profile.name == DEFAULT_PROFILE:
+    is_counted = profile.payload_at_most is not None
+    if is_counted or not forecast_of(config).profiles or profile.name == DEFAULT_PROFILE:
         return profile
     values = {**config_values(config), **profile_values(DEFAULT_PROFILE)}
     try:

@@ -11,7 +11,6 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import RunConfig, config_values, free_keys, make_config
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.asking import THIS_MACHINE, Clock
@@ -24,6 +23,7 @@ from retexo_fl.federation.run_directory import (
     stored_config,
 )
 from retexo_fl.federation.server_loop import ServerLoop
+from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.outlet import standard_error
 from retexo_fl.plugins import named_plugin_errors
 from retexo_fl.progress import LiveTable

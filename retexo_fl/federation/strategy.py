@@ -18,7 +18,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from retexo_fl.algorithms import check_algorithm
 from retexo_fl.client.weights import updates_of
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
@@ -37,6 +36,7 @@ from retexo_fl.federation.opening import Joined, open_training
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.training import Follower, Script, Training
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.methods.scripts import script_of
 from retexo_fl.training.selection import Score
 from retexo_fl.units import clients_named, counted

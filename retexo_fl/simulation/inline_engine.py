@@ -15,6 +15,7 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
+from retexo_fl.methods.clients import exchange_in_rounds
 from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.simulation.heap import return_freed_memory
@@ -116,7 +117,7 @@ def run_clients(
         ConfigurationError: ``links`` is not ideal, and there is no network.
         RetexoError: Any other named failure of the run.
     """
-    if config.traits.exchanges_in_rounds:
+    if exchange_in_rounds(config, predicts=False):
         watch: Watcher = no_watch if network is None else network.exchange
         find = InterleavedClients(find, config.clients, codec=config.codec, watch=watch).find
     app = make_server_app(listeners, profile=profile, overwrite=overwrite)

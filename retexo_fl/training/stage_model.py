@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.exchange import wire_codec
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
@@ -225,7 +226,7 @@ def _check_factors(config: RunConfig) -> None:
         return
     for key, found, exact in (
         ("row-bits", config.row_bits, 32),
-        ("codec", config.codec, "lossless" if config.codec == "fixed" else config.codec),
+        ("codec", config.codec, wire_codec(config.codec)),
     ):
         if found != exact:
             raise ConfigurationError(

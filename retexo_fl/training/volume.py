@@ -177,6 +177,7 @@ class Forecast(ABC):
         ignores_peers: Edges to nodes of other clients are left out.
         predicts_links: It trains on links, too.
         trains: Layers have weights: other ways train the same shape, though they move more or less.
+        profiles: Names of those that it can be trained by, where there are several.
     """
 
     samples_vectors: ClassVar[bool] = False
@@ -184,6 +185,7 @@ class Forecast(ABC):
     ignores_peers: ClassVar[bool] = False
     predicts_links: ClassVar[bool] = False
     trains: ClassVar[bool] = True
+    profiles: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume | None:
@@ -221,6 +223,16 @@ class Forecast(ABC):
     def part_as_read(self, part: GraphPartition) -> GraphPartition:
         """Return a client's part with the features that its layers read."""
         return part
+
+    def adds_nothing(self, config: RunConfig) -> bool:
+        """Return whether vectors go as numbers that can be added on arrival, but none are."""
+        del config
+        return False
+
+    def rounds_alike(self, config: RunConfig) -> int:
+        """Return in how many rounds the same vectors cross; 0 where none do, or others in each."""
+        del config
+        return 0
 
     def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
         """Return by stage, or by layer inside a round, how often the vectors that it reads cross.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from retexo_fl.config import RunConfig
+from retexo_fl.config import LAZY_PROFILES, RunConfig
+from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
@@ -25,6 +26,7 @@ class LazyForecast(Forecast):
     """Vectors cross once before each stage, and inside none."""
 
     predicts_links = True
+    profiles = LAZY_PROFILES
 
     def volume(self, shape: ModelShape, size: TrainingSize) -> PredictedVolume:
         """Predict every message of the protocol.
@@ -76,6 +78,10 @@ class LazyForecast(Forecast):
     def is_comparable(self, shape: ModelShape) -> bool:
         """See :class:`.Forecast`: standard training reads features, and trains every layer."""
         return not (shape.has_basis or shape.passes_sums or shape.link_head)
+
+    def adds_nothing(self, config: RunConfig) -> bool:
+        """See :class:`.Forecast`: rows of peers stay apart, which sums do not."""
+        return config.codec == "fixed" and effective_plan(config) == "rows"
 
     def exchanges(self, config: RunConfig, shape: ModelShape) -> Sequence[int]:
         """See :class:`.Forecast`."""

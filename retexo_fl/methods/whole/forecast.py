@@ -67,6 +67,10 @@ class StandardForecast(_InRounds):
         rounds = format_counted(config.rounds, "round")
         return f"end to end, {rounds}: exchanges forward and backward in each"
 
+    def rounds_alike(self, config: RunConfig) -> int:
+        """See :class:`.Forecast`."""
+        return config.stage_rounds[0]
+
 
 class BnsForecast(_InRounds):
     """Boundary node sampling."""

@@ -102,9 +102,9 @@ def test_end_to_end_training_is_held_back_where_there_is_little_to_learn_from() 
 def test_a_run_that_leaves_the_default_has_its_algorithms_profile(
     algorithm: str, named: str
 ) -> None:
-    assert default_profile(("optimizer",), algorithm) == named
-    assert default_profile((), "lazy") == "lean"
-    assert default_profile(("algorithm",), "nothing") == "retexo"
+    assert default_profile({"algorithm": algorithm, "optimizer": "adam"}) == named
+    assert default_profile({"algorithm": "lazy"}) == "lean"
+    assert default_profile({"algorithm": "nothing"}) == "retexo"
 
 
 def test_what_is_fitted_is_a_profile() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import (
     RunConfig,
     config_values,
@@ -15,6 +14,7 @@ from retexo_fl.config import (
     read_config_file,
 )
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.methods.keys import check_algorithm
 
 PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
