@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -50,17 +50,15 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.crossing import Crossing
 from retexo_fl.client.edge_fit import as_read, check_edges, without_peers
-from retexo_fl.client.masks import ClientMasks
-from retexo_fl.client.sealing import Sealing
+from retexo_fl.client.sealing import sealing_of
 from retexo_fl.client.stage_rows import node_sets
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.weights import ClientWeights
-from retexo_fl.config import RunConfig, config_digest
+from retexo_fl.config import RunConfig
 from retexo_fl.errors import (
     LocalProtocolError,
     MaskingKeysLost,
-    SecureAggregationRefused,
 )
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import USES
@@ -113,15 +111,6 @@ class GraphClient(Answering):
         self._config = config
         self._job = job
         self._store = store
-        self._masks: ClientMasks | None = None
-        if config.secure_aggregation == "masked":
-            self._masks = ClientMasks(
-                job,
-                partition.client,
-                store,
-                clients=config.clients,
-                config=config_digest(config),
-            )
         #: What it may add to sums: to others it adds zeros.
         self._uses = frozenset(USES)
         self._on_forget = self._forget_job if on_forget is None else on_forget
@@ -129,11 +118,10 @@ class GraphClient(Answering):
         self._predictions = predictions
         self.shape = ModelShape.of_part(config, partition)
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
-        self._sealing = Sealing(
-            partition.client, sum_facts(config, self.shape.classes), self._masks
-        )
+        facts = sum_facts(config, self.shape.classes)
+        self._sealing = sealing_of(config, facts, job=job, client=partition.client, store=store)
         self.crossing = self.crossing_class(
-            partition, config, job=job, channel=channel, weights=self.weights, masks=self._masks
+            partition, config, job=job, channel=channel, weights=self.weights, sealing=self._sealing
         )
         self._nodes = node_sets(partition)
         self._made = self._new_trainers()
@@ -159,14 +147,7 @@ class GraphClient(Answering):
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        part, counts, brings = self._partition, self._told_counts(), ""
-        key, signature, agreement = None, None, None
-        if self._masks is not None:
-            agreement = self._masks.agreed()
-            key, signature = self._masks.introduce(request.ticket.attempt)
-            has = [use for use in USES if getattr(counts, use)]
-            brings = " ".join(sorted(self._masks.brings(has)))
-            counts = CountsAnswer(**dict.fromkeys(asdict(counts), 0))
+        part, counts = self._partition, self._told_counts()
         return HelloAnswer(
             version=MESSAGE_VERSION,
             client=part.client,
@@ -176,15 +157,16 @@ class GraphClient(Answering):
             classes=part.num_classes,
             edge_features=self._edge_values.num_attributes,
             directed=self._edge_values.is_directed,
-            label_uses=() if key else classes_by_use(self._labels_by_use(), part.num_classes),
-            label_sums=() if key else self._label_sums(),
             recipe=part.recipe_digest,
-            brings=brings,
-            mask_key=key,
-            mask_signature=signature,
-            agreement=agreement,
-            **asdict(counts),
+            **self._sealing.told(request.ticket.attempt, counts, self._told_labels),
         )
+
+    def _told_labels(self) -> dict[str, Any]:
+        """Return what hello tells of labels, by its fields."""
+        return {"label_uses": self._label_uses(), "label_sums": self._label_sums()}
+
+    def _label_uses(self) -> tuple[int, ...]:
+        return classes_by_use(self._labels_by_use(), self._partition.num_classes)
 
     def _told_counts(self) -> CountsAnswer:
         """Return all counts that the server is told of a part, or of a cohort."""
@@ -214,12 +196,11 @@ class GraphClient(Answering):
     def keys(self, request: KeysRequest) -> KeysAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        return self._held_masks().learn(request)
+        return self._sealing.learn(request)
 
     def counts(self, request: CountsRequest) -> CountsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        # In the clear hello has told them.
-        self._held_masks()
+        self._sealing.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
         others = dict.fromkeys({*USES} - self._uses, 0)
@@ -228,8 +209,7 @@ class GraphClient(Answering):
 
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        # In the clear nobody is told.
-        self._held_masks()
+        self._sealing.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
         answer = self._sealing.computed(
@@ -248,13 +228,11 @@ class GraphClient(Answering):
             signer: Signs and checks.
             least_clients: Sums of fewer clients are refused.
         """
-        if self._masks is not None:
-            self._masks.sign_by(signer, least_clients=least_clients)
+        self._sealing.sign_by(signer, least_clients=least_clients)
 
-    def _held_masks(self) -> ClientMasks:
-        if self._masks is None:
-            raise LocalProtocolError("asked about masks; expected secure-aggregation none")
-        return self._masks
+    def is_last(self, request: Request[Any]) -> bool:
+        """Return whether the job is over for this client when it has answered a question."""
+        return self._sealing.is_last(request)
 
     def _labels_by_use(self) -> dict[str, np.ndarray]:
         nodes = self._nodes
@@ -368,9 +346,7 @@ class GraphClient(Answering):
             without_keys: As for :meth:`.ClientMasks.uses`.
         """
         self._admit(ticket)
-        if self._masks is None:
-            return
-        uses = self._masks.uses(ticket, without_keys=without_keys)
+        uses = self._sealing.uses(ticket, without_keys=without_keys)
         if uses == self._uses:
             return
         self._uses = uses
@@ -385,11 +361,12 @@ class GraphClient(Answering):
         ticket, client = request.ticket, self._partition.client
         place = ticket.attempt, ticket.stage, ticket.round, int(self._is_again(request))
         content, form = told_weights(request, weights), getattr(request, "steps", None) or b""
-        is_masked, what = self._masks is not None, purpose_of(request)
-        error = SecureAggregationRefused if is_masked else LocalProtocolError
+        what, sealing = purpose_of(request), self._sealing
         # Without train nodes it judges the weights of each round, and then those after the last.
-        twice = what == "evaluate.layer validation" and not is_masked
-        self._store.book.enter(what, place, content, form, client=client, twice=twice, error=error)
+        twice = what == "evaluate.layer validation" and sealing.may_judge_again
+        self._store.book.enter(
+            what, place, content, form, client=client, twice=twice, error=sealing.refusal
+        )
 
     def _is_again(self, request: Request[Any]) -> bool:
         """Return whether a round was begun before, by clients of whom some lacked weights."""

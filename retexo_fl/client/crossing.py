@@ -12,14 +12,12 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from retexo_fl.channels.base import Channel
 from retexo_fl.client.answers import LACKING_PUBLISH
 from retexo_fl.client.api import (
     CollectAnswer,
     CollectRequest,
-    PeerTraffic,
     PublishAnswer,
     PublishRequest,
     Ticket,
@@ -27,8 +25,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.mailbox import Mailbox
-from retexo_fl.client.masks import ClientMasks
-from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
+from retexo_fl.client.sealing import Moving, Sealing
 from retexo_fl.client.stage_rows import (
     layer_inputs,
     read_rows,
@@ -38,7 +35,7 @@ from retexo_fl.client.stage_rows import (
 )
 from retexo_fl.client.weights import ClientWeights
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, SecureAggregationRefused
+from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError
 from retexo_fl.exchange import Vectors, row_codec
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.features import Features
@@ -51,8 +48,6 @@ from retexo_fl.training.stage_model import num_weights
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
-#: Rows that are sent under masks stay below; no codec refuses them.
-_MOST_ROW: Final = 2.0**60
 
 #: Returns the (N, H) rows that the layer of the stage of this index and digest makes with weights.
 Embed: TypeAlias = Callable[[int, bytes, np.ndarray], np.ndarray]
@@ -67,7 +62,7 @@ class Crossing:
         job: Name of the job.
         channel: Carries blocks.
         weights: Of the client, with its store.
-        masks: None where sums are not masked.
+        sealing: How what it tells of exchanges leaves.
 
     Attributes:
         plan: What it and its peers send each other in an exchange.
@@ -84,19 +79,18 @@ class Crossing:
         job: str,
         channel: Channel,
         weights: ClientWeights,
-        masks: ClientMasks | None,
+        sealing: Sealing,
     ) -> None:
         self._partition = partition
         self._config = config
         self._job = job
         self._weights = weights
         self._shape, self._store = weights.shape, weights.store
-        self._masks = masks
+        self._sealing = sealing
         self.plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         codec = row_codec(config.codec, config.row_bits)
         self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=codec)
-        self.count: Callable[[Ticket], PeerTraffic] | None = None
-        self._moved = ExchangeAccount(self._store)
+        self.count: Moving | None = None
 
     # ---- rows are made and sent -----------------------------------------------------------------
 
@@ -112,18 +106,15 @@ class Crossing:
             weights = self._selected(request)
             if weights is None and request.weights is not None:
                 return LACKING_PUBLISH
-            before = request.previous_digest if ticket.stage else self._begin()
+            before = request.previous_digest if ticket.stage else self._sealing.rows_begin()
             self._check_digest(ticket, chain_digest(before, weights))
             rows = self._made_rows(replace(request, weights=weights), embed)
-        elif self._masks is not None and not (ticket.stage or self._shape.has_basis):
+        elif self._sealing.names_features and not (ticket.stage or self._shape.has_basis):
             self._check_digest(ticket, self.first_digest())
         traffic = self._send(ticket, rows)
-        if self._masks is not None:
-            self._note(ticket, PeerTraffic(sent=traffic))
-            return PublishAnswer()
-        traffic = traffic if self.count is None else self.count(ticket).sent
         bound = self.mailbox.error_bound
-        return PublishAnswer(vectors=self.plan.num_send, traffic=traffic, error_bound=bound)
+        answer = PublishAnswer(vectors=self.plan.num_send, traffic=traffic, error_bound=bound)
+        return self._sealing.published(ticket, answer, self.count)
 
     def send_again(self, ticket: Ticket) -> None:
         """Hand over the vectors of an exchange once more, if they were made.
@@ -141,17 +132,13 @@ class Crossing:
         Raises:
             AgreementError: As :meth:`.RosterSigner.agreement`.
         """
-        return chain_digest(self._begin(), None)
-
-    def _begin(self) -> bytes:
-        return b"" if self._masks is None else self._masks.rows()
+        return chain_digest(self._sealing.rows_begin(), None)
 
     def _check_digest(self, ticket: Ticket, expected: bytes) -> None:
         if ticket.weights_digest != expected:
-            masked = "" if self._masks is None else ", or this client's configuration or agreement"
             raise LocalProtocolError(
-                f"stage {ticket.stage}: the digest of the weights{masked} is not the one in the "
-                "message"
+                f"stage {ticket.stage}: the digest of {self._sealing.name_of_rows} is not the one "
+                "in the message"
             )
 
     def _can_be_read(self, ticket: Ticket) -> bool:
@@ -203,22 +190,9 @@ class Crossing:
         return self._put(ticket, rows)
 
     def _put(self, ticket: Ticket, rows: Vectors) -> Vectors:
-        if self._masks is not None:
-            rows = self._cut(ticket, rows)
+        rows = self._sealing.rows(ticket, rows)
         self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         return rows
-
-    def _cut(self, ticket: Ticket, rows: Vectors) -> Vectors:
-        """Return rows that every codec takes: a refusal would tell whose are not."""
-        values = rows if isinstance(rows, np.ndarray) else rows.data
-        fit = np.abs(values) < _MOST_ROW
-        if fit.all():
-            return rows
-        self._moved.add(ticket, PeerTraffic(), cut=int(np.count_nonzero(~fit)))
-        fitting = np.where(fit, values, values.dtype.type(0))
-        if isinstance(rows, np.ndarray):
-            return fitting
-        return csr_array((fitting, rows.indices, rows.indptr), shape=rows.shape)
 
     def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
         if not self._shape.crosses_as_inputs(ticket.stage):
@@ -244,9 +218,10 @@ class Crossing:
         """
         ticket = request.ticket
         is_closed = self._store.missing_peers(ticket.stage, ticket.weights_digest) == ()
-        if self._masks is not None and is_closed and self._moved.is_told(ticket):
-            # As a cohort is asked again that has new keys: nothing has to be read for that.
-            return CollectAnswer(complete=True, moved=self._told_exchange(request, self._masks))
+        vectors, count = self.plan.num_send, self.count
+        before = self._sealing.collected_before(request, vectors, count) if is_closed else None
+        if before is not None:
+            return before
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
         width = self._shape.exchange_width(ticket.stage)
         crossing = self._crossing(ticket)
@@ -255,36 +230,17 @@ class Crossing:
             time.sleep(_POLL_S)
             traffic += self.mailbox.receive(crossing, width, self._config.dtype)
         missing = self.mailbox.missing_peers()
-        if missing and request.close and self._masks is not None:
-            raise SecureAggregationRefused(
-                f"stage {ticket.stage}: to train without vectors of some peers; expected all under "
-                "secure-aggregation masked, since the server could choose whose are missing"
-            )
+        if missing and request.close:
+            self._sealing.check_closing(ticket.stage)
         if not missing or request.close:
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
-        if self._masks is not None:
-            self._note(ticket, PeerTraffic(received=traffic))
-            return CollectAnswer(
-                complete=not missing,
-                moved=None if missing else self._told_exchange(request, self._masks),
-            )
-        return CollectAnswer(
+        answer = CollectAnswer(
             complete=not missing,
             missing=sum(self.plan.peer(peer).receive.count for peer in missing),
             missing_peers=len(missing),
-            traffic=traffic if self.count is None else self.count(ticket).received,
+            traffic=traffic,
         )
-
-    def _note(self, ticket: Ticket, moved: PeerTraffic) -> None:
-        if self.count is None and moved != PeerTraffic():
-            self._moved.add(ticket, moved)
-
-    def _told_exchange(self, request: CollectRequest, masks: ClientMasks) -> bytes | None:
-        """Return what a complete exchange moved, under masks."""
-        ticket, count = request.ticket, self.count
-        moved, cut = self._moved.told(ticket, None if count is None else count(ticket))
-        told = Moved(by_purpose={EXCHANGE: moved}, vectors=self.plan.num_send, cut=cut)
-        return masks.hide_moved(request, told)
+        return self._sealing.collected(request, answer, vectors, count)
 
     # ---- both are read --------------------------------------------------------------------------
 

@@ -200,3 +200,20 @@ def _as_rows(vectors: Vectors) -> torch.Tensor | csr_array:
     if isinstance(vectors, np.ndarray):
         return torch.from_numpy(np.array(vectors, copy=True))
     return vectors
+
+
+def rows_that_fit(rows: Vectors, most: float) -> tuple[Vectors, int]:
+    """Return rows with 0 in place of values that are not finite, or not below ``most`` in size.
+
+    Returns:
+        The rows, and how many values were cut.
+    """
+    values = rows if isinstance(rows, np.ndarray) else rows.data
+    fit = np.abs(values) < most
+    if fit.all():
+        return rows, 0
+    cut = int(np.count_nonzero(~fit))
+    fitting = np.where(fit, values, values.dtype.type(0))
+    if isinstance(rows, np.ndarray):
+        return fitting, cut
+    return csr_array((fitting, rows.indices, rows.indptr), shape=rows.shape), cut

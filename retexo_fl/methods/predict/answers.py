@@ -48,7 +48,7 @@ class PredictingClient(GraphClient):
         answer = self._sealing.answered(request, answer, request.weights)
         if predictions is not None:
             write_predictions(folder, self._partition.client, predictions, request.form)
-        if self._masks is None:
+        if self.is_last(request):
             self._forget()
         return answer
 

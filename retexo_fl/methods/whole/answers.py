@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from retexo_fl.client.api import (
     is_lacking,
 )
 from retexo_fl.client.client import AnyAnswer, GraphClient
-from retexo_fl.client.moved import Moved
 from retexo_fl.client.sealing import Found
 from retexo_fl.client.trainers import WholeTrainer
 from retexo_fl.training.boundary_sampling import BoundarySampling
@@ -109,21 +108,12 @@ class EndToEndClient(GraphClient):
         moved: Mapping[str, PeerTraffic],
     ) -> AnyAnswer:
         """Return an answer with what crossed for it, by purpose; forget a job that is over."""
-        told: Any = answer
-        if self._masks is None:
-            validating = moved.get("evaluate", PeerTraffic())
-            if isinstance(answer, EvaluateAnswer):
-                told = replace(answer, traffic=validating)
-            else:
-                training = moved.get("train", PeerTraffic())
-                told = replace(told, training_traffic=training, validation_traffic=validating)
-        elif self._config.traits.exchanges_in_rounds:
+        if self._config.traits.exchanges_in_rounds:
             again = self._is_again(request)
-            hidden = self._masks.hide_moved(request, Moved(by_purpose=moved), again=again)
-            told = replace(told, moved=hidden)
+            answer = self._sealing.with_traffic(request, answer, moved, again=again)
         if isinstance(request, EvaluateRequest) and request.last and not is_lacking(answer):
             self._forget()
-        return cast("AnyAnswer", told)
+        return answer
 
     def _is_again(self, request: Request[Any]) -> bool:
         return (

@@ -48,12 +48,13 @@ class BasisClient(GraphClient):
                 )
         self._enter(request, request.weights)
         found = self._sealing.computed(lambda: self._basis_sums(request, known, facts))
-        if self._masks is not None:
-            size = self.shape.features * columns
-            return self._sealing.answered(request, found, request.weights, size)
-        assert found is not None
         key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
-        return replace(found, sums=self.crossing.basis_form.encode_sums(found.sums, key))
+
+        def coded(answer: BasisAnswer) -> BasisAnswer:
+            return replace(answer, sums=self.crossing.basis_form.encode_sums(answer.sums, key))
+
+        size = self.shape.features * columns
+        return self._sealing.answered(request, found, request.weights, size, code=coded)
 
     def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:
         self._sums = None
@@ -81,7 +82,7 @@ class BasisClient(GraphClient):
         squares: tuple[float, ...] = ()
         if known is None:
             sums = feature_sums(rows)
-            if self._masks is not None:
+            if self._sealing.tells_squares:
                 squares = square_sums(rows, labels, classes)
         elif known.directions.shape[1]:
             sums = direction_sums(rows, known)

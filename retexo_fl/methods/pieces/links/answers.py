@@ -91,9 +91,11 @@ class LinkClient(LazyClient):
         if self._predictions is None:
             for non_edges in (self._links.unseen, self._links.known):
                 non_edges.check(self._partition.client)
-        answer = super().hello(request)
-        uses = () if answer.mask_key else (uses_of(self._counts()),)
-        return replace(answer, classes=1, label_uses=uses)
+        return replace(super().hello(request), classes=1)
+
+    def _label_uses(self) -> tuple[int, ...]:
+        """Return the uses of edges, which are of one class."""
+        return (uses_of(self._counts()),)
 
     def _class_counts(self) -> tuple[int, ...]:
         """Return counts of edges by use, which are of one class."""
