@@ -120,6 +120,7 @@ class GraphClient(Answering):
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
         facts = sum_facts(config, self.shape.classes)
         self._sealing = sealing_of(config, facts, job=job, client=partition.client, store=store)
+        self._masks = self._sealing.masks
         self.crossing = self.crossing_class(
             partition, config, job=job, channel=channel, weights=self.weights, sealing=self._sealing
         )
@@ -158,7 +159,7 @@ class GraphClient(Answering):
             edge_features=self._edge_values.num_attributes,
             directed=self._edge_values.is_directed,
             recipe=part.recipe_digest,
-            **self._sealing.told(request.ticket.attempt, counts, self._told_labels),
+            **self._masks.told(request.ticket.attempt, counts, self._told_labels),
         )
 
     def _told_labels(self) -> dict[str, Any]:
@@ -196,11 +197,11 @@ class GraphClient(Answering):
     def keys(self, request: KeysRequest) -> KeysAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        return self._sealing.learn(request)
+        return self._masks.learn(request)
 
     def counts(self, request: CountsRequest) -> CountsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._sealing.check_asked()
+        self._masks.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
         others = dict.fromkeys({*USES} - self._uses, 0)
@@ -209,7 +210,7 @@ class GraphClient(Answering):
 
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._sealing.check_asked()
+        self._masks.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
         answer = self._sealing.computed(
@@ -228,7 +229,7 @@ class GraphClient(Answering):
             signer: Signs and checks.
             least_clients: Sums of fewer clients are refused.
         """
-        self._sealing.sign_by(signer, least_clients=least_clients)
+        self._masks.sign_by(signer, least_clients=least_clients)
 
     def is_last(self, request: Request[Any]) -> bool:
         """Return whether the job is over for this client when it has answered a question."""
@@ -346,7 +347,7 @@ class GraphClient(Answering):
             without_keys: As for :meth:`.ClientMasks.uses`.
         """
         self._admit(ticket)
-        uses = self._sealing.uses(ticket, without_keys=without_keys)
+        uses = self._masks.uses(ticket, without_keys=without_keys)
         if uses == self._uses:
             return
         self._uses = uses

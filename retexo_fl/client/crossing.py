@@ -106,7 +106,7 @@ class Crossing:
             weights = self._selected(request)
             if weights is None and request.weights is not None:
                 return LACKING_PUBLISH
-            before = request.previous_digest if ticket.stage else self._sealing.rows_begin()
+            before = request.previous_digest if ticket.stage else self._sealing.masks.rows()
             self._check_digest(ticket, chain_digest(before, weights))
             rows = self._made_rows(replace(request, weights=weights), embed)
         elif self._sealing.names_features and not (ticket.stage or self._shape.has_basis):
@@ -132,7 +132,7 @@ class Crossing:
         Raises:
             AgreementError: As :meth:`.RosterSigner.agreement`.
         """
-        return chain_digest(self._sealing.rows_begin(), None)
+        return chain_digest(self._sealing.masks.rows(), None)
 
     def _check_digest(self, ticket: Ticket, expected: bytes) -> None:
         if ticket.weights_digest != expected:

@@ -106,7 +106,7 @@ class _Array:
 
     def value(self, total: MaskSums) -> Any:
         """Return what sums of such numbers say."""
-        narrow, wide = total.signed()
+        narrow, wide, _ = total.signed()
         if self.long:
             return digits_of(total.long)
         if self.unit:
@@ -203,8 +203,8 @@ def answer_of_sum(request: Request[Any], total: MaskSums, facts: SumFacts) -> An
         TrainingDiverged: Something was cut: what it says is not the clients' sum.
         RemoteProtocolError: A count is below 0, or none.
     """
-    _, wide = total.signed()
-    counts, wide, cut = total.signed_counts(), wide[total.form.long :], int(wide[-1])
+    _, wide, counts = total.signed()
+    wide, cut = wide[total.form.long :], int(wide[-1])
     if not 0 <= cut < _MOST_CUT:
         raise RemoteProtocolError(
             f"a masked sum has {cut} values that were cut; expected a count: a client added "

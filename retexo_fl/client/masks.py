@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
+    CountsAnswer,
     KeysAnswer,
     KeysRequest,
     MaskedAnswer,
@@ -29,10 +30,9 @@ from retexo_fl.client.masked_answers import form_of, numbers_of, told_form
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
-from retexo_fl.masking.agreement import LEAST
+from retexo_fl.masking.agreement import LEAST, USES
 from retexo_fl.masking.holder import Maskable, MaskHolder
-from retexo_fl.masking.keys import KEY_BYTES, PublicKeys, SecretKeys
-from retexo_fl.masking.label import Label, rows_of
+from retexo_fl.masking.keys import KEY_BYTES, Label, PublicKeys, SecretKeys, rows_of
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form
@@ -99,6 +99,34 @@ class ClientMasks:
         if self.signer is None:
             return public, None
         return public, self.signer.sign(self._job, attempt, public)
+
+    def told(
+        self, attempt: int, counts: CountsAnswer, labels: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the fields of a hello that tell of a client's part: no counts, and no labels.
+
+        Args:
+            attempt: Of the hello.
+            counts: What would be told of the part.
+            labels: Would compute what is told of labels.
+
+        Raises:
+            AgreementError: As :meth:`agreed`.
+        """
+        del labels
+        agreement = self.agreed()
+        key, signature = self.introduce(attempt)
+        has = [use for use in USES if getattr(counts, use)]
+        return {
+            **dict.fromkeys(asdict(counts), 0),
+            "brings": " ".join(sorted(self.brings(has))),
+            "mask_key": key,
+            "mask_signature": signature,
+            "agreement": agreement,
+        }
+
+    def check_asked(self) -> None:
+        """Allow what is asked under masks alone."""
 
     def learn(self, request: KeysRequest) -> KeysAnswer:
         """Believe the keys of the cohort, if their owners signed them.

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
+#: The keys and the cohort of a client, or none.
+Masks: TypeAlias = "NoMasks | ClientMasks"
 #: Returns what an attempt has moved before a stage, by an account that outlives the process.
 Moving: TypeAlias = Callable[[Ticket], PeerTraffic]
 #: Of a question whose answer may take exchanges with peers.
@@ -95,6 +97,45 @@ def sealing_of(
     return MaskedSealing(client, facts, masks, store)
 
 
+class NoMasks:
+    """What a client has of keys and cohorts where sums are not masked: none; as ClientMasks."""
+
+    def told(
+        self, attempt: int, counts: CountsAnswer, labels: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the fields of a hello that tell of a client's part: all counts and labels."""
+        del attempt
+        return {**asdict(counts), **labels()}
+
+    def sign_by(self, signer: RosterSigner | None, *, least_clients: int) -> None:
+        """Sign no keys: there are none."""
+
+    def check_asked(self) -> None:
+        """Refuse what is asked under masks alone: in the clear hello has told it.
+
+        Raises:
+            LocalProtocolError: Always.
+        """
+        raise LocalProtocolError("asked about masks; expected secure-aggregation none")
+
+    def learn(self, request: KeysRequest) -> KeysAnswer:
+        """Refuse to learn keys.
+
+        Raises:
+            LocalProtocolError: Always.
+        """
+        raise LocalProtocolError("asked about masks; expected secure-aggregation none")
+
+    def uses(self, ticket: Ticket, *, without_keys: bool = False) -> frozenset[str]:
+        """Return what the client's sums may be of: of everything."""
+        del ticket, without_keys
+        return frozenset(USES)
+
+    def rows(self) -> bytes:
+        """Return what the names of the job's rows begin with: nothing."""
+        return b""
+
+
 class Sealing:
     """Lets answers leave in the clear: there is nothing to seal.
 
@@ -105,6 +146,7 @@ class Sealing:
             chooses the step that other sums are multiples of.
         names_features: The name of the features is checked: it follows from more than weights.
         name_of_rows: From what the names of rows follow.
+        masks: What the client has of keys and cohorts.
     """
 
     refusal: ClassVar[type[RetexoError]] = LocalProtocolError
@@ -113,49 +155,8 @@ class Sealing:
     names_features: ClassVar[bool] = False
     name_of_rows: ClassVar[str] = "the weights"
 
-    # ---- who is added up ------------------------------------------------------------------------
-
-    def told(
-        self, attempt: int, counts: CountsAnswer, labels: Callable[[], Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Return the fields of a hello that tell of a client's part.
-
-        Args:
-            attempt: Of the hello.
-            counts: All that are told of a part.
-            labels: Computes what is told of labels, by fields of the hello.
-
-        Raises:
-            AgreementError: As :meth:`.ClientMasks.agreed`.
-        """
-        del attempt
-        return {**asdict(counts), **labels()}
-
-    def sign_by(self, signer: RosterSigner | None, *, least_clients: int) -> None:
-        """Sign the masking key, and believe no other client's that its owner has not signed.
-
-        Args:
-            signer: Signs and checks.
-            least_clients: Sums of fewer clients are refused.
-        """
-
-    def check_asked(self) -> None:
-        """Refuse what is asked where sums are masked alone: in the clear hello has told it.
-
-        Raises:
-            LocalProtocolError: They are not.
-        """
-        raise _not_masked()
-
-    def learn(self, request: KeysRequest) -> KeysAnswer:
-        """Believe the keys of the cohort; see :meth:`.ClientMasks.learn`."""
-        del request
-        raise _not_masked()
-
-    def uses(self, ticket: Ticket, *, without_keys: bool = False) -> frozenset[str]:
-        """Return what the client's sums may be of in an attempt; see :meth:`.ClientMasks.uses`."""
-        del ticket, without_keys
-        return frozenset(USES)
+    def __init__(self) -> None:
+        self.masks: Masks = NoMasks()
 
     # ---- answers --------------------------------------------------------------------------------
 
@@ -263,14 +264,6 @@ class Sealing:
 
     # ---- exchanges ------------------------------------------------------------------------------
 
-    def rows_begin(self) -> bytes:
-        """Return what the names of the job's rows begin with.
-
-        Raises:
-            AgreementError: As :meth:`.ClientMasks.rows`.
-        """
-        return b""
-
     def rows(self, ticket: Ticket, rows: Vectors) -> Vectors:
         """Return rows as they may be sent before a stage."""
         del ticket
@@ -344,41 +337,9 @@ class MaskedSealing(Sealing):
     ) -> None:
         self._client = client
         self._facts = facts
-        self._masks = masks
+        self.masks: Masks = masks
+        self._hiding = masks
         self._moved = ExchangeAccount(store)
-
-    # ---- who is added up ------------------------------------------------------------------------
-
-    def told(
-        self, attempt: int, counts: CountsAnswer, labels: Callable[[], Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """See :meth:`.Sealing.told`."""
-        del labels
-        agreement = self._masks.agreed()
-        key, signature = self._masks.introduce(attempt)
-        has = [use for use in USES if getattr(counts, use)]
-        return {
-            **dict.fromkeys(asdict(counts), 0),
-            "brings": " ".join(sorted(self._masks.brings(has))),
-            "mask_key": key,
-            "mask_signature": signature,
-            "agreement": agreement,
-        }
-
-    def sign_by(self, signer: RosterSigner | None, *, least_clients: int) -> None:
-        """See :meth:`.Sealing.sign_by`."""
-        self._masks.sign_by(signer, least_clients=least_clients)
-
-    def check_asked(self) -> None:
-        """See :meth:`.Sealing.check_asked`."""
-
-    def learn(self, request: KeysRequest) -> KeysAnswer:
-        """See :meth:`.Sealing.learn`."""
-        return self._masks.learn(request)
-
-    def uses(self, ticket: Ticket, *, without_keys: bool = False) -> frozenset[str]:
-        """See :meth:`.Sealing.uses`."""
-        return self._masks.uses(ticket, without_keys=without_keys)
 
     # ---- answers --------------------------------------------------------------------------------
 
@@ -410,7 +371,7 @@ class MaskedSealing(Sealing):
         cut = 0 if values is None else int(np.count_nonzero(~np.isfinite(values)))
         hidden: Any = KEYLESS
         with suppress(MaskingKeysLost):
-            hidden = self._masks.hide(request, answer, weights, facts, cut=cut, again=again)
+            hidden = self._hiding.hide(request, answer, weights, facts, cut=cut, again=again)
         return cast("AnswerT", hidden)
 
     def lacking(self, answer: AnswerT) -> AnswerT:
@@ -429,7 +390,7 @@ class MaskedSealing(Sealing):
     ) -> Round:
         """See :meth:`.Sealing.with_traffic`."""
         told: Any = answer
-        hidden = self._masks.hide_moved(request, Moved(by_purpose=moved), again=again)
+        hidden = self._hiding.hide_moved(request, Moved(by_purpose=moved), again=again)
         return cast("Round", replace(told, moved=hidden))
 
     def is_last(self, request: Request[Any]) -> bool:
@@ -437,10 +398,6 @@ class MaskedSealing(Sealing):
         return isinstance(request, EndRequest)
 
     # ---- exchanges ------------------------------------------------------------------------------
-
-    def rows_begin(self) -> bytes:
-        """See :meth:`.Sealing.rows_begin`."""
-        return self._masks.rows()
 
     def rows(self, ticket: Ticket, rows: Vectors) -> Vectors:
         """Return rows that every codec takes: a refusal would tell whose are not."""
@@ -491,7 +448,7 @@ class MaskedSealing(Sealing):
         ticket = request.ticket
         moved, cut = self._moved.told(ticket, None if count is None else count(ticket))
         told = Moved(by_purpose={EXCHANGE: moved}, vectors=vectors, cut=cut)
-        return self._masks.hide_moved(request, told)
+        return self._hiding.hide_moved(request, told)
 
 
 def _not_masked() -> LocalProtocolError:

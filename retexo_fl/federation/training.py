@@ -21,6 +21,7 @@ from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.pieces.local_steps.script import CorrectedStage
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import UpdateCodec
@@ -167,7 +168,8 @@ class Training:
         if state is None:
             first = self.hooks.first
             state = StageState.first(self.initial(stage) if first is None else first)
-        self.stage = StageTraining(
+        corrected = self.config.local_correction == "scaffold"
+        self.stage = (CorrectedStage if corrected else StageTraining)(
             self.config,
             job.ticket(stage),
             state,

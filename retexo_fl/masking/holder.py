@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from retexo_fl.answer_book import AnswerBook
 from retexo_fl.errors import SecureAggregationRefused
-from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived
-from retexo_fl.masking.label import Label, bound
+from retexo_fl.masking.keys import Label, PublicKeys, SecretKeys, bound, derived
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.streams import Sums
 

@@ -70,13 +70,10 @@ class Ring:
         found[found > self.most] -= 1 << self.bits
         return found
 
-    def add(self, numbers: Numbers, others: Numbers) -> None:
-        """Add in place."""
-        np.add(numbers, others, out=numbers)
-        self.cut(numbers)
-
     def size(self, count: int) -> int:
         """Return the bytes of so many numbers, packed."""
+        if self._fills_words:
+            return count * self.dtype.itemsize
         return sum(packed_bytes(count, plane) for plane, _ in self._planes)
 
     def pack(self, numbers: Numbers) -> Bytes:

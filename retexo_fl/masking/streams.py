@@ -91,9 +91,10 @@ class Sums:
     def add(self, other: Sums) -> None:
         """Add in place."""
         assert other.form == self.form
-        self._add_long(other.long)
+        if self.form.long:
+            self._add_long(other.long)
         for (ring, numbers), (_, others) in zip(self._parts(), other._parts(), strict=True):
-            ring.add(numbers, others)
+            ring.cut(np.add(numbers, others, out=numbers))
 
     def add_masks(self, added: Iterable[bytes], subtracted: Iterable[bytes] = ()) -> None:
         """Add the masks of some 16-byte seeds and subtract those of others, in place.
@@ -103,7 +104,8 @@ class Sums:
         streams: list[tuple[np.ufunc, Callable[..., object]]]
         streams = [(np.add, key_stream(_MASK, seed).update_into) for seed in added]
         streams += [(np.subtract, key_stream(_MASK, seed).update_into) for seed in subtracted]
-        self._add_long(sum(_long_mask(write, self.form.long, change) for change, write in streams))
+        if words := self.form.long:
+            self._add_long(sum(_long_mask(write, words, change) for change, write in streams))
         for pieces in self._pieces():
             size = sum(piece.nbytes for piece in pieces)
             room, zeros = bytearray(size + _ROOM), _ZEROS[:size]
@@ -123,13 +125,11 @@ class Sums:
         """Its form as bytes, for labels."""
         return self.form.words
 
-    def signed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the narrow and the wide ones as int64."""
-        return self.form.ring.signed(self.narrow), WIDE.signed(self.wide)
-
-    def signed_counts(self) -> np.ndarray:
-        """Return the counts as int64."""
-        return self.form.counter.signed(self.counts)
+    def signed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the narrow ones, the wide ones and the counts as int64."""
+        form = self.form
+        counts = form.counter.signed(self.counts)
+        return form.ring.signed(self.narrow), WIDE.signed(self.wide), counts
 
     def copy(self) -> Sums:
         """Return numbers of their own."""
@@ -172,10 +172,9 @@ class Sums:
     def _add_long(self, number: int) -> None:
         """Add to that number in place."""
         words = self.form.long
-        if words:
-            size = words * WIDE.dtype.itemsize
-            total = (self.long + number) % (1 << 8 * size)
-            self.wide[:words] = long_words(total, words)
+        size = words * WIDE.dtype.itemsize
+        total = (self.long + number) % (1 << 8 * size)
+        self.wide[:words] = long_words(total, words)
 
 
 def long_words(number: int, words: int) -> Numbers:

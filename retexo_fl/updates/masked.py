@@ -77,11 +77,6 @@ class SharedGrid:
         is_few = self.grid.most <= _MOST_FEW
         return float(min(_FEW_UNIT * self.terms, finest) if is_few else finest)
 
-    @property
-    def most_power(self) -> float:
-        """The largest fourth power that is told."""
-        return _MOST_SUM / (self.unit * self.terms)
-
 
 class MaskedUpdates(FewBits):
     """See :class:`.UpdateCodec`; of updates, what is coded are int64 numbers.
@@ -175,7 +170,8 @@ class MaskedUpdates(FewBits):
             shared.exponents,
         )
         square = np.square(sizes / shared.grid.reach(shared.exponents))
-        powers = np.minimum(np.square(square), shared.most_power) * shared.unit
+        most_power = _MOST_SUM / (shared.unit * shared.terms)
+        powers = np.minimum(np.square(square), most_power) * shared.unit
         return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut + lost]])
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:

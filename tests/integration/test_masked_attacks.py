@@ -20,7 +20,7 @@ from retexo_fl.config import make_config
 from retexo_fl.federation import records
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.holder import MaskHolder
-from retexo_fl.masking.label import Label
+from retexo_fl.masking.keys import Label
 from retexo_fl.masking.streams import Sums
 from retexo_fl.updates import with_zeros
 from retexo_fl.updates.masked import MaskedUpdates

@@ -38,8 +38,7 @@ from retexo_fl.errors import AgreementError, RetexoError
 from retexo_fl.graph import GraphPartition, write_partitions
 from retexo_fl.masking.agreement import LEAST, SEED_BYTES, USES
 from retexo_fl.masking.holder import MaskHolder
-from retexo_fl.masking.keys import KEY_BYTES, Counters
-from retexo_fl.masking.label import Label
+from retexo_fl.masking.keys import KEY_BYTES, Counters, Label
 from retexo_fl.masking.past_cohorts import Brought, PastCohort, PastCohorts
 from retexo_fl.masking.streams import Sums
 from retexo_fl.methods.lazy.answers import LazyClient
@@ -168,7 +167,7 @@ def contributes(noted: Noted) -> dict[str, bool]:
     """Return of which uses a client added something."""
     assert noted.label is not None
     assert noted.content is not None
-    purpose, counts = noted.label.purpose, noted.content.signed_counts()
+    purpose, counts = noted.label.purpose, noted.content.signed()[2]
     if purpose == "query.counts":
         return {use: bool(counts[1 + at]) for at, use in enumerate(JUDGED)}
     if purpose == "query.labels":

@@ -37,8 +37,7 @@ from retexo_fl.errors import MaskingKeysLost
 from retexo_fl.federation.rounds.masked_sums import numbers_in
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import Agreement
-from retexo_fl.masking.keys import Counters, signed_text
-from retexo_fl.masking.label import rows_of
+from retexo_fl.masking.keys import Counters, rows_of, signed_text
 from retexo_fl.masking.streams import Sums
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.stage_model import ModelShape, num_weights
@@ -251,7 +250,7 @@ class Adversary:
 
     def counts(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> np.ndarray:
         """Add up the counts of some answers."""
-        return self.added(request, answers).signed_counts()
+        return self.added(request, answers).signed()[2]
 
     def update(self, request: TrainRequest, among: Iterable[int]) -> np.ndarray:
         """Ask some clients for updates, and add these up as whole numbers."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from retexo_fl.masking.holder import MaskHolder
-from retexo_fl.masking.keys import PublicKeys, SecretKeys
-from retexo_fl.masking.label import Label
+from retexo_fl.masking.keys import Label, PublicKeys, SecretKeys
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
@@ -91,12 +90,12 @@ def plain_sum(numbers: Sequence[Sums], included: Iterable[int]) -> tuple[list[in
     """Return the sums over clients without masks."""
     signed = [numbers[client].signed() for client in included]
     return (
-        np.sum([narrow for narrow, _ in signed], axis=0).tolist(),
-        np.sum([wide for _, wide in signed], axis=0).tolist(),
+        np.sum([narrow for narrow, *_ in signed], axis=0).tolist(),
+        np.sum([wide for _, wide, _ in signed], axis=0).tolist(),
     )
 
 
 def lists(total: Sums) -> tuple[list[int], list[int]]:
     """Return sums as lists."""
-    narrow, wide = total.signed()
+    narrow, wide, _ = total.signed()
     return narrow.tolist(), wide.tolist()

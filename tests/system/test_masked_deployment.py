@@ -16,7 +16,7 @@ import pytest
 
 from retexo_fl.federation.checkpoints import read_checkpoint
 from retexo_fl.masking.holder import MaskHolder
-from retexo_fl.masking.label import Label
+from retexo_fl.masking.keys import Label
 from retexo_fl.masking.streams import Sums
 from tests.support.commands import program, run_command
 from tests.support.deployment import Deployment

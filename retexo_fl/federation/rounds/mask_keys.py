@@ -23,7 +23,7 @@ from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.key_renewal import count_cohorts, tell_keys
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import LEAST, Agreement
-from retexo_fl.masking.label import rows_of
+from retexo_fl.masking.keys import rows_of
 from retexo_fl.training.cohorts import simulated_agreement
 from retexo_fl.units import clients_named, counted
 

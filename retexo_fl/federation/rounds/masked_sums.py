@@ -25,7 +25,7 @@ from retexo_fl.client.masked_answers import answer_of_sum, form_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import Who, named
-from retexo_fl.masking.agreement import Cohort, members_of
+from retexo_fl.masking.agreement import Cohort
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
@@ -75,8 +75,13 @@ class MaskedSums:
             uses: Of cohorts that have one of these; of all if none is given.
             without: Clients that cannot answer, and so take their cohorts with them.
         """
-        able = [cohort for cohort in self.cohorts if not {*without}.intersection(cohort.members)]
-        return members_of(able, *uses)
+        able = (
+            cohort.members
+            for cohort in self.cohorts
+            if not {*without}.intersection(cohort.members)
+            and (not uses or cohort.uses.intersection(uses))
+        )
+        return tuple(sorted(chain.from_iterable(able)))
 
     def unsettled(self) -> list[tuple[int, ...]]:
         """Return the cohorts, by their members, that are asked for no sums.
@@ -162,7 +167,8 @@ class MaskedSums:
             for client in cohort.members:
                 with named(client):
                     total.add(numbers_in(answers[client], form))
-        return members_of(whole), answer_of_sum(request, total, facts)
+        clients = sorted(chain.from_iterable(cohort.members for cohort in whole))
+        return tuple(clients), answer_of_sum(request, total, facts)
 
 
 def numbers_in(answer: MaskedAnswer, form: Form) -> Sums:

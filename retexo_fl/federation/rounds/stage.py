@@ -26,7 +26,6 @@ from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import check_own
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
-from retexo_fl.methods.pieces.local_steps.script import ControlVariates
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
@@ -108,13 +107,6 @@ class StageTraining:
         self._aggregator = make_aggregator(
             config.aggregator, takes_uncounted=clients.exchange_in_rounds
         )
-        self._controls: ControlVariates | None = None
-        if config.local_correction == "scaffold":
-            self._controls = ControlVariates(
-                {client: clients.hellos[client].train for client in participants.training},
-                state.controls,
-                step_length=config.local_steps * config.local_learning_rate,
-            )
 
     @property
     def weights(self) -> np.ndarray:
@@ -150,8 +142,6 @@ class StageTraining:
         if weights is not None:
             self.go_on_from(weights)
         sent, coded = self._outgoing()
-        if self._controls is not None:
-            self._controls.begin()
         answers = yield from self._ask(
             lambda form: self._train_requests(form, number), sent, coded, purpose="train"
         )
@@ -253,7 +243,6 @@ class StageTraining:
             cut=self.cut,
             steps=self._steps,
             held=self._held,
-            controls={} if self._controls is None else self._controls.held,
         )
 
     def outcome(self) -> StageOutcome:
@@ -351,21 +340,14 @@ class StageTraining:
         evaluate = EvaluateRequest(
             ticket=ticket, weights=coded, nodes="validation", label_facts=facts
         )
-
-        def asked(client: int) -> Request[object]:
-            if client not in self._participants.updating:
-                return evaluate
-            if self._controls is None:
-                return train
-            return replace(train, weights=self._controls.beside(coded, client))
-
-        return {client: asked(client) for client in self._participants.asked}
+        updating = self._participants.updating
+        return {c: train if c in updating else evaluate for c in self._participants.asked}
 
     def _add_update(self, who: Who, number: int, answer: TrainAnswer) -> np.ndarray:
         """Hand an update, or a sum, to the aggregator; return what the codec measures of it."""
         client = members(who)[0]
         with named(who):
-            groups = self._codec.groups(answer.update_sum) if self._controls is None else None
+            groups = self._codec.groups(answer.update_sum)
             if groups is None:
                 update_sum = self._codec.decode_update(
                     answer.update_sum, self._key(number, client), self._steps
@@ -376,8 +358,6 @@ class StageTraining:
         if answer.update_sum.dtype.kind == "i":
             update_sum = update_sum.astype(self.weights.dtype)
         self._aggregator.add(client, update_sum, answer.examples)
-        if self._controls is not None:
-            self._controls.learn(client, update_sum / answer.examples)
         return self._codec.measure(update_sum, answer.update_sum)
 
     def _key(self, number: int, client: int) -> UpdateKey:

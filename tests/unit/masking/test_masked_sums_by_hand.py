@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from retexo_fl.masking.label import Label
+from retexo_fl.masking.keys import Label
 from retexo_fl.masking.ring import Ring
 from tests.support.masked_sums import MaskedClients, sums_of
 

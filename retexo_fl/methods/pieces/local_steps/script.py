@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+
+from retexo_fl.client.api import Request, Ticket, TrainAnswer, TrainRequest
+from retexo_fl.config import RunConfig
+from retexo_fl.federation.asking import Round, Who, members, named
+from retexo_fl.federation.greeting import Participants
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.stage import StageTraining
+from retexo_fl.federation.rounds.stage_state import StageState
+from retexo_fl.training.selection import Score
 
 
 class ControlVariates:
@@ -61,3 +72,62 @@ class ControlVariates:
     def learn(self, client: int, change: np.ndarray) -> None:
         """Learn from the (P,) mean change of weights in a client's answer."""
         self._held[client] = -change / self._step_length - self._corrections.get(client, 0)
+
+
+class CorrectedStage(StageTraining):
+    """A stage whose clients' local steps are corrected.
+
+    Args:
+        config: What to train.
+        ticket: Names the stage.
+        state: Where an earlier attempt left it.
+        clients: All clients.
+        participants: Who takes part in what.
+        others: As for :class:`.StageTraining`.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        ticket: Ticket,
+        state: StageState,
+        *,
+        clients: Clients,
+        participants: Participants,
+        **others: Any,
+    ) -> None:
+        super().__init__(
+            config, ticket, state, clients=clients, participants=participants, **others
+        )
+        self._controls = ControlVariates(
+            {client: clients.hellos[client].train for client in participants.training},
+            state.controls,
+            step_length=config.local_steps * config.local_learning_rate,
+        )
+
+    def train(self, weights: np.ndarray | None = None) -> Round[Score]:
+        """See :meth:`.StageTraining.train`."""
+        self._controls.begin()
+        return (yield from super().train(weights))
+
+    def state(self) -> StageState:
+        """Return where the stage stands."""
+        return replace(super().state(), controls=self._controls.held)
+
+    def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
+        requests = super()._train_requests(coded, number)
+        for client, request in requests.items():
+            if isinstance(request, TrainRequest):
+                weights = self._controls.beside(coded, client)
+                requests[client] = replace(request, weights=weights)
+        return requests
+
+    def _add_update(self, who: Who, number: int, answer: TrainAnswer) -> np.ndarray:
+        """Hand an update to the aggregator, and learn its client's control variate from it."""
+        client = members(who)[0]
+        with named(who):
+            key = self._key(number, client)
+            update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
+        self._aggregator.add(client, update_sum, answer.examples)
+        self._controls.learn(client, update_sum / answer.examples)
+        return self._codec.measure(update_sum, answer.update_sum)

@@ -15,10 +15,10 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.asking import WaitPolicy
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.pieces.local_steps.script import CorrectedStage
 from retexo_fl.training.local_steps import take_steps
 from retexo_fl.training.recipe import LocalSteps
 from retexo_fl.training.rounds import Steps, run_alone, without_exchange
@@ -96,9 +96,9 @@ def scaffold(losses: dict[int, Quadratic], rounds: int) -> Iterator[np.ndarray]:
         yield x
 
 
-def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
+def stage(state: StageState | None = None, **keys: Any) -> CorrectedStage:
     hellos = {client: hello_of(client, train=count) for client, count in NODES.items()}
-    return StageTraining(
+    return CorrectedStage(
         make_config({**KEYS, **keys}),
         TICKET,
         state or StageState.first(np.ones(SIZE)),
@@ -142,7 +142,7 @@ def answer(loss: Quadratic, client: int, request: TrainRequest) -> TrainAnswer:
     )
 
 
-def trained(training: StageTraining, rounds: int) -> Iterator[np.ndarray]:
+def trained(training: CorrectedStage, rounds: int) -> Iterator[np.ndarray]:
     """Yield the weights after each round of a stage."""
     losses = quadratics()
     for number in range(training.round + 1, rounds + 1):
