@@ -83,12 +83,13 @@ def _check_names(config: RunConfig, limits: Limits) -> None:
 
 
 def _check_masks(config: RunConfig, limits: Limits) -> None:
-    if limits.require_secure_aggregation and config.secure_aggregation != "masked":
-        raise ConfigurationError(
-            f"secure-aggregation: {config.secure_aggregation}; expected masked "
-            "(require-secure-aggregation in this client's agent.toml)"
-        )
-    if config.secure_aggregation == "masked" and config.clients < limits.least_clients:
+    if config.secure_aggregation != "masked":
+        if limits.require_secure_aggregation:
+            raise ConfigurationError(
+                "secure-aggregation: none; expected masked (require-secure-aggregation in this "
+                "client's agent.toml)"
+            )
+    elif config.clients < limits.least_clients:
         raise ConfigurationError(
             f"clients: {config.clients}; expected {limits.least_clients} at least (least-clients "
             "in this client's agent.toml)"

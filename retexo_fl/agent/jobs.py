@@ -31,11 +31,8 @@ from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
-    EndRequest,
-    EvaluateRequest,
     PredictedAnswer,
     PredictedRequest,
-    PredictRequest,
     Ticket,
 )
 from retexo_fl.client.log_lines import line
@@ -204,8 +201,9 @@ class AgentJobs:
                 f"client {self._partition.client}: job {job.name} was deleted during this message; "
                 "resume the run with `retexo run --resume`"
             )
-        self.questions.enter(request, client=self._partition.client)
-        if not _is_last(request):
+        masked = job.client.tells_sums_alone
+        self.questions.enter(request, client=self._partition.client, masked=masked)
+        if not job.client.is_last(request.asked):
             job.keep(request, parts)
             return
         job.book.write()
@@ -280,14 +278,8 @@ class AgentJobs:
 
     def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
         admitted = self._admitted(name, config)
-        if admitted.secure_aggregation == "masked" and self._signer is None:
-            raise ConfigurationError(
-                f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
-                "expected roster in this client's agent.toml, not introductions"
-            )
-        if admitted.secure_aggregation == "masked" and self._signer is not None:
-            check_promise(self._signer.brings(), admitted, self._partition)
-        self.had_masked |= admitted.secure_aggregation == "masked"
+        if admitted.secure_aggregation == "masked":
+            self._check_signed(admitted)
         job = AgentJob(
             name,
             admitted,
@@ -303,7 +295,17 @@ class AgentJobs:
             carrier=self._carrier,
         )
         job.client.sign_masks(self._signer, least_clients=self._limits.least_clients)
+        self.had_masked |= job.client.tells_sums_alone
         return job
+
+    def _check_signed(self, config: RunConfig) -> None:
+        """Check that masking keys can be signed, and that the part has what its owner promised."""
+        if self._signer is None:
+            raise ConfigurationError(
+                f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
+                "expected roster in this client's agent.toml, not introductions"
+            )
+        check_promise(self._signer.brings(), config, self._partition)
 
     def _admitted(self, name: str, config: Mapping[str, Any]) -> RunConfig:
         predicts = name.startswith(PREDICTION_PREFIX)
@@ -374,14 +376,6 @@ class AgentJobs:
             f"client {self._partition.client}: job {name} is unknown here; expected hello first; "
             "resume the run with `retexo run --resume`"
         )
-
-
-def _is_last(request: wire.Request) -> bool:
-    asked = request.asked
-    if request.config.get("secure-aggregation") == "masked":
-        return isinstance(asked, EndRequest)
-    is_end = isinstance(asked, EvaluateRequest) and asked.last
-    return is_end or isinstance(asked, PredictRequest)
 
 
 def _write(path: Path, parts: list[bytes]) -> None:

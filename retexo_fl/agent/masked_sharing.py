@@ -64,7 +64,8 @@ class MaskedShare:
         self._columns = columns.without_source()
         self._signer = signer
         self._least_clients = least_clients
-        self._masks: tuple[Ticket, ClientMasks] | None = None
+        #: Of the job that was asked about last.
+        self._masks: dict[Ticket, ClientMasks] = {}
         #: Of which columns sums were told.
         self._told: bytes | None = None
 
@@ -72,12 +73,12 @@ class MaskedShare:
         """Tell what columns there are, and a public key."""
         ticket = request.ticket
         client = self._signer.identity.client
-        if self._masks is None or self._masks[0] != ticket:
+        if ticket not in self._masks:
             members = self._signer.agreement().cohort_of(client).members
             masks = ClientMasks(ticket.job, client, MemoryStore(), clients=len(members))
             masks.sign_by(self._signer, least_clients=self._least_clients)
-            self._masks = ticket, masks
-        key, signature = self._masks[1].introduce(ticket.attempt)
+            self._masks = {ticket: masks}
+        key, signature = self._masks[ticket].introduce(ticket.attempt)
         assert signature is not None
         content = self._columns.to_json().encode()
         return ColumnsAnswer(
@@ -118,12 +119,12 @@ class MaskedShare:
 
     def _masks_of(self, ticket: Ticket) -> ClientMasks:
         # A question of another stage or round would be for a second sum.
-        if self._masks is None or self._masks[0] != ticket:
+        if ticket not in self._masks:
             raise SecureAggregationRefused(
                 f"job {ticket.job[:60]}: this client has told no columns for this; expected "
                 "query.columns first: after a start in the middle, `retexo features fit` once more"
             )
-        return self._masks[1]
+        return self._masks[ticket]
 
 
 def signer_if_possible(settings: AgentSettings, asked: str) -> tuple[RosterSigner | None, str]:

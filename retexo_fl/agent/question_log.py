@@ -111,8 +111,13 @@ class QuestionLog:
                 f"jobs; expected at most {self.most} (most-questions in its agent.toml)"
             )
 
-    def enter(self, request: wire.Request, *, client: int) -> None:
+    def enter(self, request: wire.Request, *, client: int, masked: bool) -> None:
         """Add a question, on the disk when this returns: its answer may go now.
+
+        Args:
+            request: That was answered.
+            client: By which client.
+            masked: Whether only a sum over clients can be read.
 
         Raises:
             LocalProtocolError: As :meth:`check`.
@@ -132,7 +137,7 @@ class QuestionLog:
             round=ticket.round,
             question=request.message,
             nodes=getattr(request.asked, "nodes", ""),
-            masked=request.config.get("secure-aggregation") == "masked",
+            masked=masked,
             identity=identity,
         )
         self._log.add(asdict(found))

@@ -231,6 +231,11 @@ class GraphClient(Answering):
         """
         self._masks.sign_by(signer, least_clients=least_clients)
 
+    @property
+    def tells_sums_alone(self) -> bool:
+        """Whether nothing can be read of its answers but sums over several clients."""
+        return self._sealing.tells_sums_alone
+
     def is_last(self, request: Request[Any]) -> bool:
         """Return whether the job is over for this client when it has answered a question."""
         return self._sealing.is_last(request)

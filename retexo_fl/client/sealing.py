@@ -140,6 +140,7 @@ class Sealing:
     """Lets answers leave in the clear: there is nothing to seal.
 
     Attributes:
+        tells_sums_alone: Nothing that only this client adds can be read of an answer.
         refusal: What refuses to answer at one place twice.
         may_judge_again: The weights after the last round may be judged at that round's place.
         tells_squares: Sums of features go with those of their squares, from which the server
@@ -149,6 +150,7 @@ class Sealing:
         masks: What the client has of keys and cohorts.
     """
 
+    tells_sums_alone: ClassVar[bool] = False
     refusal: ClassVar[type[RetexoError]] = LocalProtocolError
     may_judge_again: ClassVar[bool] = True
     tells_squares: ClassVar[bool] = False
@@ -326,6 +328,7 @@ class MaskedSealing(Sealing):
         store: Of the client: another process tells the same of an exchange.
     """
 
+    tells_sums_alone = True
     refusal = SecureAggregationRefused
     may_judge_again = False
     tells_squares = True

@@ -23,6 +23,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.prediction_in_place import InPlaceTask
 from retexo_fl.federation.trained_model import read_trained_model
+from retexo_fl.line_log import LineLog
 from tests.support.agents import AgentProcess, agents, predict_in_place_with
 from tests.support.cli import CommandLine
 from tests.support.limits import PERMISSIVE
@@ -117,6 +118,11 @@ def test_the_server_gets_the_sum_of_counts_that_it_would_get_from_each(
 
     assert all(len(of_agent) == 1 for of_agent in files)
     assert files == plain_files
+    for agent in made:
+        lines = LineLog(agent.state / "questions.jsonl").read()
+        *_, counts_told, predicted, in_the_clear = [(a["question"], a["masked"]) for a in lines]
+        assert (counts_told, predicted) == (("counts", True), ("predict", True))
+        assert in_the_clear == ("predict", False)
     names = ("labelled", "metric", "nodes", "missing_rows", "model_digest")
     assert {name: summary[name] for name in names} == {name: expected[name] for name in names}
 

@@ -34,10 +34,9 @@ TRAIN = TrainRequest(ticket=TICKET, weights=WEIGHTS)
 PART, OTHER = b"p" * 32, b"o" * 32
 
 
-def came(asked: Request[Any], **config: str) -> wire.Request:
-    """Return a question as an agent gets it, in a run of this configuration."""
-    values = {name.replace("_", "-"): value for name, value in config.items()}
-    data = b"".join(wire.encode_request(asked, values))
+def came(asked: Request[Any]) -> wire.Request:
+    """Return a question as an agent gets it."""
+    data = b"".join(wire.encode_request(asked, {}))
     prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
     end = wire.PREFIX_BYTES + prefix.head_bytes
     return wire.decode_request(data[wire.PREFIX_BYTES : end], data[end:])
@@ -46,7 +45,7 @@ def came(asked: Request[Any], **config: str) -> wire.Request:
 def answer(log: QuestionLog, *asked: Request[Any]) -> None:
     for one in asked:
         log.check(came(one), client=3)
-        log.enter(came(one), client=3)
+        log.enter(came(one), client=3, masked=False)
 
 
 def path_of(state: Path) -> Path:
@@ -75,8 +74,9 @@ def test_what_depends_on_the_nodes_counts_and_nothing_else(tmp_path: Path) -> No
 
 def test_the_log_says_of_what_only_sums_can_be_read(tmp_path: Path) -> None:
     log = QuestionLog(tmp_path, PART, 9)
-    for way in ("masked", "none"):
-        log.enter(came(replace(TRAIN, steps=way.encode()), secure_aggregation=way), client=3)
+    for masked in (True, False):
+        asked = replace(TRAIN, steps=str(masked).encode())
+        log.enter(came(asked), client=3, masked=masked)
     assert [found.masked for found in log.read()] == [True, False]
 
 
@@ -97,7 +97,7 @@ def test_the_budget_is_of_all_jobs_and_starts(tmp_path: Path) -> None:
         log.check(came(late), client=3)
     # One that was under way when another took the last place is not answered either.
     with pytest.raises(LocalProtocolError, match="answered 3 questions"):
-        log.enter(came(late), client=3)
+        log.enter(came(late), client=3, masked=False)
     answer(log, HelloRequest(ticket=TICKET))
     assert len(path_of(tmp_path).read_text().splitlines()) == 3
 
