@@ -22,6 +22,7 @@ from retexo_fl.graph.labels import labels_for
 from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.training.cohorts import brought
 from retexo_fl.training.link_split import counts_by_use
+from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_bytes
 
 _MIB: Final = 2**20
@@ -70,9 +71,9 @@ def _check_names(config: RunConfig, limits: Limits) -> None:
                 f"{key}: {name!r} may not be imported here; expected a built-in name, or one that "
                 f"allow-plugins in this client's agent.toml lists ({allowed})"
             )
-    if config.algorithm not in limits.allow_algorithms:
+    if (algorithm := config.algorithm) not in limits.allow_algorithms:
         raise ConfigurationError(
-            f"algorithm: {config.algorithm!r}; expected one that allow-algorithms in this client's "
+            f"algorithm: {algorithm!r}; expected one that allow-algorithms in this client's "
             f"agent.toml lists ({', '.join(limits.allow_algorithms) or 'none'})"
         )
     if (rounds := max(config.rounds, config.last_rounds)) > limits.most_rounds:
@@ -170,11 +171,14 @@ def _fewest_summed(config: RunConfig, train: int) -> int:
     return train % config.batch_nodes or config.batch_nodes
 
 
-def question_limits(config: RunConfig, *, stages: int, most_rounds: int) -> Mapping[str, Limit]:
+def question_limits(
+    config: RunConfig, shape: ModelShape, *, stages: int, most_rounds: int
+) -> Mapping[str, Limit]:
     """Return how often a job may ask about a client's nodes, by names of questions.
 
     Args:
         config: Of the job.
+        shape: Of its model.
         stages: How many it has.
         most_rounds: Of each.
     """
@@ -182,7 +186,7 @@ def question_limits(config: RunConfig, *, stages: int, most_rounds: int) -> Mapp
     # Sums along directions of the server's choice: with enough of them it knows the rows.
     blocks = 0 if config.basis == "none" else config.basis_blocks + 1
     # Of rows that a basis of the server's choice has made: another basis is another question.
-    products = int(config.solver == "ridge")
+    products = int(shape.passes_sums)
     return {
         TRAIN.message_type: Limit(
             most=most_rounds,

@@ -143,7 +143,9 @@ class AgentJob:
             stages=self.client.stages,
         )
         depot.admit_job(name, self._gate)
-        limits = question_limits(config, stages=self.client.stages, most_rounds=most_rounds)
+        limits = question_limits(
+            config, self.client.shape, stages=self.client.stages, most_rounds=most_rounds
+        )
         self.answers.limit(limits)
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None

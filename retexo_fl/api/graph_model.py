@@ -108,7 +108,7 @@ class GraphModel(torch.nn.Module):
         part = as_read(self._trained.config.model, part)
         features, masks = _of(graph, FEATURES), self._masks(_of(graph, EDGES), place)
         wants = [one for one in (features, *self.parameters()) if _requires_grad(one)]
-        if masks is None and not (wants and torch.is_grad_enabled()):
+        if not (masks.change_rows or (wants and torch.is_grad_enabled())):
             found = self._outputs(part)
         else:
             rows = features if _requires_grad(features) else _dense(part)
@@ -151,9 +151,7 @@ class GraphModel(torch.nn.Module):
             inputs = _input(part, plan, rows, model)
         return _all_rows(last, inputs, lambda batch: last.classify(batch, None))
 
-    def _traced(
-        self, part: GraphPartition, rows: torch.Tensor, masks: EdgeMasks | None
-    ) -> torch.Tensor:
+    def _traced(self, part: GraphPartition, rows: torch.Tensor, masks: EdgeMasks) -> torch.Tensor:
         """Return what :meth:`_outputs` does, of features that may require gradients."""
         config, shape = self._trained.config, self._trained.shape
         nothing = np.zeros((part.num_inner, 0), config.dtype)
@@ -168,13 +166,14 @@ class GraphModel(torch.nn.Module):
             masks=masks,
         )
 
-    def _masks(self, edge_index: Any, place: np.ndarray) -> EdgeMasks | None:
+    def _masks(self, edge_index: Any, place: np.ndarray) -> EdgeMasks:
         """Return the edge masks that an explainer of PyG has set; have places for them."""
         if _PYG in sys.modules and not hasattr(self, "messages"):
             self._take_masks()
         set_there = [getattr(module, "_edge_mask", None) for module in self._messages()]
         if all(mask is None for mask in set_there):
-            return None
+            nowhere = np.zeros((2, 0), np.int64)
+            return EdgeMasks(ends=nowhere, of_layers=[None] * len(self.stages))
         ends = None if edge_index is None else as_array(edge_index)
         found: list[torch.Tensor | None] = []
         for module, mask in zip(self._messages(), set_there, strict=True):

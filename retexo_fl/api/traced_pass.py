@@ -28,11 +28,16 @@ class EdgeMasks:
 
     Attributes:
         ends: (2, M) sources and targets, in the order of the part's nodes.
-        of_layers: For each layer (M,) factors, or None.
+        of_layers: For each layer (M,) factors; None for 1.
     """
 
     ends: np.ndarray
     of_layers: Sequence[torch.Tensor | None]
+
+    @property
+    def change_rows(self) -> bool:
+        """Whether any layer has factors."""
+        return any(factors is not None for factors in self.of_layers)
 
 
 def traced_outputs(
@@ -42,7 +47,7 @@ def traced_outputs(
     edges: StageInput,
     *,
     basis: Basis | None = None,
-    masks: EdgeMasks | None = None,
+    masks: EdgeMasks,
 ) -> torch.Tensor:
     """Return the (N, C) outputs of all nodes.
 
@@ -52,7 +57,7 @@ def traced_outputs(
         rows: (N, F) normalised features, in the dtype of the model.
         edges: Of all layers; its rows are not read.
         basis: Whose coordinates the first layer reads.
-        masks: Of edges; None for 1.
+        masks: Of edges.
     """
     everyone = np.arange(edges.num_nodes)
     for layer, stage in enumerate(stages):
@@ -63,9 +68,9 @@ def traced_outputs(
             rows = rows @ directions
             if not shape.basis_of_sums:
                 rows, centre = rows - centre, None
-        mask = None if masks is None else masks.of_layers[layer]
+        mask = masks.of_layers[layer]
         inputs, stacked = edges, rows
-        if masks is not None and mask is not None:
+        if mask is not None:
             inputs, stacked = _with_slots(shape.model, edges, rows, masks.ends, mask)
         batch = stage.layer.trained_batches(inputs, everyone)(stacked)
         if centre is not None:

@@ -23,7 +23,6 @@ from retexo_fl.federation.rounds.exchange import (
     exchange_rows,
     publish,
 )
-from retexo_fl.federation.rounds.stage import name_of_selected
 from retexo_fl.units import clients_named, counted
 from retexo_fl.updates import UpdateCodec, UpdateKey
 
@@ -102,7 +101,7 @@ class Exchanges:
         if vectors are late.
         """
         return (
-            self._clients.hold_weights
+            self._clients.most_held > 0
             and not self._messenger.policy.may_close_early
             and not self._config.relay
             and not self._clients.exchange_in_rounds
@@ -201,7 +200,8 @@ class Exchanges:
             seed=config.seed, job=self._job.job, stage=stage - 1, round=outcome.rounds, client=0
         )
         ago = outcome.rounds - outcome.best_round
-        sent = name_of_selected(self._codec, config, outcome.weights, key, rounds_ago=ago)
+        held = outcome.weights if ago < self._clients.most_held else None
+        sent = self._codec.encode_weights(outcome.weights, key, held)
         return sent if self._codec.changed(sent) else None
 
     def _request(self, stage: int) -> PublishRequest:

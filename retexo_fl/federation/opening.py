@@ -28,7 +28,7 @@ from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.updates import UpdateCodec
+from retexo_fl.updates import UpdateCodec, most_held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def open_attempt(
         policy=messenger.policy,
         ledger=messenger.ledger,
         masking=masking,
-        hold_weights=codec.sends_changes,
+        most_held=most_held(config.patience) if codec.sends_changes else 0,
         exchange_in_rounds=in_rounds,
         untold=job.untold,
     )

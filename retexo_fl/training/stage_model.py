@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from retexo_fl.config import RunConfig
+from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import wire_codec
 from retexo_fl.graph import GraphPartition
@@ -84,7 +84,8 @@ class ModelShape:
         _check_factors(config)
         objective = objective_of(config)
         objective.check_model(config.model)
-        is_weightless = not config.traits.trains
+        algorithm = config.traits
+        is_weightless = not algorithm.trains
         if is_weightless:
             inputs = classes
         before, solves = 0, config.solver == "ridge"
@@ -102,7 +103,7 @@ class ModelShape:
             heads=config.heads,
             classes=classes,
             dtype=config.dtype,
-            heads_between=not config.traits.end_to_end,
+            heads_between=not algorithm.end_to_end,
             features_before_basis=before,
             basis_of_sums=before > 0 and config.basis_rows == "sums",
             # A sum that a peer would send is of rows behind a layer, not before it.
@@ -133,17 +134,17 @@ class ModelShape:
     @property
     def has_basis(self) -> bool:
         """Whether the first layer reads coordinates of the features."""
-        return self.features_before_basis > 0
+        return self.basis_blocks > 0
 
     @property
     def basis_blocks(self) -> int:
         """How many blocks of directions a basis is made of, C each but the last; 0 without one."""
-        return -(-self.inputs // self.classes) if self.has_basis else 0
+        return -(-self.inputs // self.classes) if self.features_before_basis else 0
 
     @property
     def coordinates_cross(self) -> bool:
         """Whether what crosses before the first stage are coordinates, and not features."""
-        return self.has_basis and not self.basis_of_sums
+        return self.basis_blocks > 0 and not self.basis_of_sums
 
     def stage_of(self, layer: int) -> int:
         """Return the stage that trains a layer, of a training layer by layer."""
@@ -224,13 +225,11 @@ def _check_factors(config: RunConfig) -> None:
     """Refuse to round numbers that rows are multiplied by as if they were values of the rows."""
     if not layer_class(config.model).num_factors:
         return
-    for key, found, exact in (
-        ("row-bits", config.row_bits, 32),
-        ("codec", config.codec, wire_codec(config.codec)),
-    ):
-        if found != exact:
+    values = config_values(config)
+    for key, exact in (("row-bits", 32), ("codec", wire_codec(config.codec))):
+        if (given := values[key]) != exact:
             raise ConfigurationError(
-                f"{key}: {found} does not go with model {config.model}, whose rows have their "
+                f"{key}: {given} does not go with model {config.model}, whose rows have their "
                 f"nodes' degrees beside them; expected {exact}"
             )
 

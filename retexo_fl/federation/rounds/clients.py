@@ -39,7 +39,8 @@ class Clients:
         policy: How long answers are waited for, and of how many.
         ledger: Counts what clients report as moved.
         masking: How sums are masked; None where the server gets each client's.
-        hold_weights: Clients hold weights, of which they are sent changes and names.
+        most_held: Of how many of their last messages clients hold the weights, of which they are
+            sent changes and names; 0 where they hold none.
         exchange_in_rounds: What clients answer takes exchanges with their peers.
         untold: What the ledger lacks, where sums are masked.
     """
@@ -48,7 +49,7 @@ class Clients:
     policy: WaitPolicy
     ledger: TrafficLedger
     masking: MaskedSums | None = None
-    hold_weights: bool = False
+    most_held: int = 0
     exchange_in_rounds: bool = False
     untold: Untold = field(default_factory=dict)
 

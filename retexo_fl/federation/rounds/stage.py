@@ -30,7 +30,7 @@ from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
 from retexo_fl.units import format_counted
-from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
+from retexo_fl.updates import UpdateCodec, UpdateKey
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class StageTraining:
         #: What the next round's updates are encoded by.
         self._steps = state.steps
         self._held = state.held
-        if self._held is None and not state.round and clients.hold_weights:
+        if self._held is None and not state.round and clients.most_held:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
         self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
@@ -283,12 +283,9 @@ class StageTraining:
         # exchange in rounds.
         if self._clients.exchange_in_rounds or not is_best:
             return self._whole(weights)
-        return name_of_selected(
-            self._codec,
-            self._config,
-            weights,
-            self._key(self.round, 0),
-            rounds_ago=self.round - best.round_number,
+        is_held = self.round - best.round_number < self._clients.most_held
+        return self._codec.encode_weights(
+            weights, self._key(self.round, 0), weights if is_held else None
         )
 
     def _whole(self, weights: np.ndarray) -> np.ndarray:
@@ -304,7 +301,7 @@ class StageTraining:
         ends: bool = False,
     ) -> Round[Answers]:
         """Ask with coded weights; with whole ones, those that could not decode them."""
-        changes = self._clients.hold_weights
+        changes = self._clients.most_held > 0
         answers = yield Ask(
             requests=requests(coded),
             stage=self.ticket.stage,
@@ -380,22 +377,6 @@ class StageTraining:
             size=len(self.weights),
             dtype=str(self.weights.dtype),
         )
-
-
-def name_of_selected(
-    codec: UpdateCodec,
-    config: RunConfig,
-    weights: np.ndarray,
-    key: UpdateKey,
-    *,
-    rounds_ago: int,
-) -> np.ndarray:
-    """Return what clients are sent of the selected weights of a stage that is over.
-
-    That is their name where they are so few ``rounds_ago`` that clients hold them; else themselves.
-    """
-    is_held = codec.sends_changes and rounds_ago < most_held(config.patience)
-    return codec.encode_weights(weights, key, weights if is_held else None)
 
 
 def _is_finite(optimizer: ServerOptimizer) -> bool:

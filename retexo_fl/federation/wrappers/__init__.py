@@ -54,7 +54,7 @@ class Rounds:
             asking = present(asking, clients, self.behind)
         if masking is not None:
             asking = masked(asking, clients, masking)
-        if clients.hold_weights:
+        if clients.most_held:
             asking = held_weights(asking)
         if clients.exchange_in_rounds:
             asking = accounted(asking, clients)

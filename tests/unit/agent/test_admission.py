@@ -21,6 +21,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import default_values, make_config
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.training.stage_model import ModelShape
 
 ANY_ALGORITHM = tuple(ALGORITHMS)
 DROP: dict[str, Any] = {"algorithm": "drop", "sampler": "full"}
@@ -175,7 +176,8 @@ def book_of(stages: int, most_rounds: int, **keys: Any) -> AnswerBook:
     """Return the book of a job that has answered nothing."""
     book = AnswerBook()
     config = make_config({name.replace("_", "-"): value for name, value in keys.items()})
-    book.limit(question_limits(config, stages=stages, most_rounds=most_rounds))
+    shape = ModelShape.of(config, inputs=4, classes=2)
+    book.limit(question_limits(config, shape, stages=stages, most_rounds=most_rounds))
     return book
 
 

@@ -133,7 +133,7 @@ class Machines:
             policy=policy,
             ledger=self.ledger,
             masking=masking,
-            hold_weights=True,
+            most_held=2,
             exchange_in_rounds=True,
         )
 
