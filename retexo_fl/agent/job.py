@@ -158,6 +158,11 @@ class AgentJob:
         self._sent: set[tuple[int, bytes]] = set()
 
     @property
+    def training(self) -> dict[str, str]:
+        """What it is a job of, by names of keys."""
+        return {"algorithm": self.config.algorithm, "model": self.config.model}
+
+    @property
     def attempt(self) -> int:
         """The highest that was seen."""
         return self.answers.attempt

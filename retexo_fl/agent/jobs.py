@@ -256,8 +256,7 @@ class AgentJobs:
                 "begun",
                 job=name,
                 attempt=ticket.attempt,
-                algorithm=job.config.algorithm,
-                model=job.config.model,
+                **job.training,
             )
         )
         return job

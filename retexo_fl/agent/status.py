@@ -113,8 +113,7 @@ def _job_facts(job: AgentJob, now: float) -> dict[str, Any]:
     return {
         "job": job.name,
         "attempt": job.attempt,
-        "algorithm": job.config.algorithm,
-        "model": job.config.model,
+        **job.training,
         "stage": job.stage,
         "round": job.round,
         "message": job.message,

@@ -51,6 +51,7 @@ from retexo_fl.federation.resume_checks import (
 )
 from retexo_fl.file_lock import lock_run
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.keys import check_extended
 from retexo_fl.plugins import outside_plugins
 from retexo_fl.replacing import PREDICTIONS, Kind, Replacement, check_replaceable, is_taken
 from retexo_fl.run_log.events import Event
@@ -445,11 +446,8 @@ def check_resumable(path: Path, *, extends: bool = False) -> RunConfig:
         raise RunDirectoryError(f"resume: the run in {path} has finished; there is nothing to do")
     if extends and not is_finished:
         raise RunDirectoryError(f"extend: the run in {path} has not finished; resume it first")
-    if extends and not stored.has_rounds:
-        raise RunDirectoryError(
-            f"extend: the run in {path} was solved without rounds (algorithm {stored.algorithm}, "
-            f"solver {stored.solver}); expected one that was trained in rounds"
-        )
+    if extends:
+        check_extended(stored, path)
     if not (path / "checkpoint.safetensors").is_file():
         raise RunDirectoryError(
             f"resume: {path} has no checkpoint yet; start the run again, in a new directory or "

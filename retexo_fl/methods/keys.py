@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from retexo_fl.algorithms import ALGORITHMS
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, RunDirectoryError
+
+if TYPE_CHECKING:
+    from retexo_fl.config import RunConfig
 
 
 def check_algorithm(values: Mapping[str, Any]) -> None:
@@ -47,6 +51,29 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
         )
 
 
+def trains_full_batches(values: Mapping[str, Any]) -> bool:
+    """Return whether one pass over all layers and rows is a round, of which nothing is split."""
+    is_whole = ALGORITHMS[values["algorithm"]].end_to_end
+    return is_whole and values.get("sampler", "none") == "none"
+
+
+def check_extended(config: RunConfig, run: Path) -> None:
+    """Refuse more rounds for a run without any.
+
+    Args:
+        config: Of the run.
+        run: Its directory.
+
+    Raises:
+        RunDirectoryError: It had none.
+    """
+    if not config.has_rounds:
+        raise RunDirectoryError(
+            f"extend: the run in {run} was solved without rounds (algorithm {config.algorithm}, "
+            f"solver {config.solver}); expected one that was trained in rounds"
+        )
+
+
 def _check_batches(values: Mapping[str, Any], name: str) -> None:
     """Check what only trainings by mini-batches, or without them, can do."""
     sampler, devices = values.get("sampler", "none"), values.get("devices", "cpu")
@@ -61,7 +88,7 @@ def _check_batches(values: Mapping[str, Any], name: str) -> None:
             f"sampler: {sampler!r} does not go with algorithm {name}, which trains on all rows at "
             "once; expected 'none', or algorithm drop or central"
         )
-    if algorithm.end_to_end and sampler == "none" and devices not in {"cpu", "auto"}:
+    if trains_full_batches(values) and devices not in {"cpu", "auto"}:
         others = ", or a sampler" if algorithm.takes_samplers else ""
         raise ConfigurationError(
             f"devices: {devices!r} has no mini-batches to share with algorithm {name} and sampler "

@@ -43,6 +43,12 @@ class RunRecord:
     notes: tuple[str, ...]
     classes: tuple[str, ...] = ()
 
+    def named(self, key: str, default: str = "") -> str:
+        """Return what the result says of a key, or the configuration of a run that has none."""
+        if self.result is None:
+            return self.config.get(key, default)
+        return str(getattr(self.result, key))
+
 
 def read_run(run_dir: Path) -> RunRecord:
     """Read a run directory.

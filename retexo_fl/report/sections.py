@@ -32,17 +32,14 @@ _MOST_ABSENT: Final = 10
 
 def header(run: RunRecord) -> str:
     """Return the head of the page: what was trained, how, and how it ended."""
-    result, config = run.result, run.config
-    dataset = result.dataset if result else config.get("dataset", run.name)
-    model = result.model if result else config.get("model", "")
-    algorithm = result.algorithm if result else config.get("algorithm", "")
-    engine = result.engine if result else config.get("engine", "")
+    result = run.result
+    dataset = run.named("dataset", run.name)
+    engine, seed = run.named("engine"), run.named("seed")
     clients = result.clients if result else run.course.clients
-    seed = str(result.seed) if result else config.get("seed", "")
     attempts = result.attempts if result else run.course.attempts
     facts = [
-        model,
-        algorithm,
+        run.named("model"),
+        run.named("algorithm"),
         format_counted(clients, "client") if clients is not None else "",
         f"engine {engine}" if engine else "",
         f"seed {seed}" if seed else "",

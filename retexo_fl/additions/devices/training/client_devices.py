@@ -12,9 +12,9 @@ import numpy as np
 from retexo_fl.additions.devices.training.stage_task import MOST_UNITS
 from retexo_fl.additions.devices.workers.pool import OpenTask, WorkerPool
 from retexo_fl.additions.devices.workers.task import TaskFactory
-from retexo_fl.algorithms import ALGORITHMS
-from retexo_fl.config import RunConfig
+from retexo_fl.config import RunConfig, config_values
 from retexo_fl.device_names import MAX_CPU_WORKERS, Settled, parse_devices
+from retexo_fl.methods.keys import trains_full_batches
 from retexo_fl.training.recipe import objective_of
 
 _lock: Final = threading.Lock()
@@ -26,7 +26,7 @@ def why_alone(config: RunConfig) -> str:
     """Return why a client computes in its own process whatever there is; empty: it shares."""
     if why := objective_of(config).why_alone:
         return why
-    if ALGORITHMS[config.algorithm].end_to_end and config.sampler == "none":
+    if trains_full_batches(config_values(config)):
         return "a full batch is not split over devices"
     return ""
 
