@@ -16,10 +16,16 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.api.predicted_graph import predicted_graph
-from retexo_fl.api.traced_pass import EdgeMasks, normalised, traced_outputs
+from retexo_fl.api.traced_pass import (
+    EdgeMasks,
+    FirstCoordinates,
+    FirstRows,
+    normalised,
+    traced_outputs,
+)
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.preparation import whole_part
-from retexo_fl.client.stage_rows import read_rows, stage_input, with_coordinates
+from retexo_fl.client.stage_rows import read_rows, stage_input
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
@@ -162,7 +168,7 @@ class GraphModel(torch.nn.Module):
             shape,
             normalised(rows, config.feature_normalisation),
             _input(part, plan, nothing, config.model),
-            basis=self._basis() if shape.has_basis else None,
+            first=self._first_rows(),
             masks=masks,
         )
 
@@ -202,20 +208,19 @@ class GraphModel(torch.nn.Module):
         messages = type("Messages", (MessagePassing,), {})
         self.messages = torch.nn.ModuleList(messages() for _ in self.stages)
 
-    def _basis(self) -> Basis:
+    def _first_rows(self) -> FirstRows:
+        shape = self._trained.shape
+        if not shape.has_basis:
+            return FirstRows()
         mean, directions = self.get_buffer("basis_mean"), self.get_buffer("basis_directions")
-        return Basis(mean=mean.numpy(), directions=directions.numpy())
+        basis = Basis(mean=mean.numpy(), directions=directions.numpy())
+        return FirstCoordinates(basis, of_sums=shape.basis_of_sums)
 
     def _first_input(self, part: GraphPartition, plan: BoundaryPlan) -> StageInput:
-        config, shape = self._trained.config, self._trained.shape
+        config = self._trained.config
         features = normalise_features(part.features, config.feature_normalisation)
         rows: Vectors = features.astype(config.dtype)
-        if not shape.has_basis:
-            return _input(part, plan, rows, config.model)
-        basis = self._basis()
-        if not shape.basis_of_sums:
-            return _input(part, plan, basis.coordinates(rows), config.model)
-        return with_coordinates(basis, _input(part, plan, rows, config.model))
+        return self._first_rows().read(rows, lambda of: _input(part, plan, of, config.model))
 
 
 def _of(graph: Any, name: str) -> Any:

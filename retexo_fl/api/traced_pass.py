@@ -9,12 +9,14 @@ Symbols: N nodes, F features, E stored edges, M columns of an ``edge_index``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from retexo_fl.client.stage_rows import with_coordinates
+from retexo_fl.exchange import Vectors
 from retexo_fl.layers.aggregate import centred
 from retexo_fl.layers.base import IN, OUT, RowBatch, StageInput
 from retexo_fl.layers.named import layer_class
@@ -40,13 +42,51 @@ class EdgeMasks:
         return any(factors is not None for factors in self.of_layers)
 
 
+class FirstRows:
+    """What the first layer reads of features: themselves."""
+
+    def read(self, rows: Vectors, make: Callable[[Vectors], StageInput]) -> StageInput:
+        """Return what ``make`` makes of (N, F) rows, as the layer reads it."""
+        return make(rows)
+
+    def traced(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return rows in place of (N, F) ones, and what is subtracted after they are summed."""
+        return rows, None
+
+
+class FirstCoordinates(FirstRows):
+    """What the first layer reads of features: their coordinates in a basis.
+
+    Args:
+        basis: The basis.
+        of_sums: It is one of sums, whose mean is subtracted after them.
+    """
+
+    def __init__(self, basis: Basis, *, of_sums: bool) -> None:
+        self._basis = basis
+        self._of_sums = of_sums
+
+    def read(self, rows: Vectors, make: Callable[[Vectors], StageInput]) -> StageInput:
+        """See :class:`FirstRows`."""
+        if self._of_sums:
+            return with_coordinates(self._basis, make(rows))
+        return make(self._basis.coordinates(rows))
+
+    def traced(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """See :class:`FirstRows`."""
+        basis = self._basis
+        directions, mean = (torch.from_numpy(a) for a in (basis.directions, basis.mean))
+        centre, rows = mean @ directions, rows @ directions
+        return (rows, centre) if self._of_sums else (rows - centre, None)
+
+
 def traced_outputs(
     stages: Sequence[StageModel],
     shape: ModelShape,
     rows: torch.Tensor,
     edges: StageInput,
     *,
-    basis: Basis | None = None,
+    first: FirstRows,
     masks: EdgeMasks,
 ) -> torch.Tensor:
     """Return the (N, C) outputs of all nodes.
@@ -56,18 +96,12 @@ def traced_outputs(
         shape: Of the model.
         rows: (N, F) normalised features, in the dtype of the model.
         edges: Of all layers; its rows are not read.
-        basis: Whose coordinates the first layer reads.
+        first: What the first layer reads of them.
         masks: Of edges.
     """
     everyone = np.arange(edges.num_nodes)
+    rows, centre = first.traced(rows)
     for layer, stage in enumerate(stages):
-        centre = None
-        if basis is not None and not layer:
-            directions, mean = (torch.from_numpy(a) for a in (basis.directions, basis.mean))
-            centre = mean @ directions
-            rows = rows @ directions
-            if not shape.basis_of_sums:
-                rows, centre = rows - centre, None
         mask = masks.of_layers[layer]
         inputs, stacked = edges, rows
         if mask is not None:
@@ -77,6 +111,7 @@ def traced_outputs(
             assert isinstance(batch, RowBatch)
             assert isinstance(batch.rows, torch.Tensor)
             batch = replace(batch, rows=centred(batch.rows, centre.numpy()))
+            centre = None
         if stage.passes_sums:
             assert isinstance(batch, RowBatch)
             assert isinstance(batch.rows, torch.Tensor)
