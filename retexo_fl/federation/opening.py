@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from flwr.serverapp import Grid
 
@@ -15,13 +17,13 @@ from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import (
     add_up_labels,
     begin_sums,
     check_sums_train,
-    cohort_count,
+    clients_of_whole_cohorts,
 )
 from retexo_fl.federation.wrappers import Rounds
 from retexo_fl.methods.forecasts import forecast_of
@@ -85,6 +87,7 @@ def open_attempt(
         RetexoError: What ``shape_of`` raises, or a client's own named failure.
     """
     ticket = Ticket(job=job.job, attempt=job.attempt)
+    is_masked = config.secure_aggregation == "masked"
     in_rounds = to_train and forecast_of(config).exchanges_in_rounds
     federation = greet(
         messenger,
@@ -93,26 +96,27 @@ def open_attempt(
         to_train=to_train,
         all_train=in_rounds,
         counts_links=to_train and not config.goal.at_most_nodes,
-        useful=cohort_count(config),
+        useful=partial(clients_of_whole_cohorts, config=config) if is_masked else None,
     )
     shape = shape_of(federation)
     if config.introductions:
         messenger.run(introduce(ticket, {a.client: a.member for a in federation.answers}))
-    masking = None
-    if config.secure_aggregation == "masked":
+    facts: dict[str, Any] = {
+        "policy": messenger.policy,
+        "ledger": messenger.ledger,
+        "most_held": most_held(config.patience) if codec.sends_changes else 0,
+        "exchange_in_rounds": in_rounds,
+    }
+    if is_masked:
         masking = messenger.run(begin_sums(ticket, federation.hellos, config))
         if to_train:
             check_sums_train(masking, federation.answers)
         federation = federation.under(masking, all_train=in_rounds)
-    clients = Clients(
-        hellos=federation.hellos,
-        policy=messenger.policy,
-        ledger=messenger.ledger,
-        masking=masking,
-        most_held=most_held(config.patience) if codec.sends_changes else 0,
-        exchange_in_rounds=in_rounds,
-        untold=job.untold,
-    )
+        clients: Clients = MaskedClients(
+            hellos=federation.hellos, masking=masking, untold=job.untold, **facts
+        )
+    else:
+        clients = Clients(hellos=federation.hellos, **facts)
     job.rows = clients.rows
     exchanges = Exchanges(messenger, clients, config, job, codec=codec, watch=watch)
     return Joined(
@@ -176,9 +180,9 @@ def open_training(
     joined = open_attempt(messenger, config, job, shape_of, to_train=True, codec=codec, watch=watch)
     clients, hello = joined.clients, Ticket(job=job.job, attempt=job.attempt)
     labels = (
-        LabelTotals.of_hellos(config, joined.federation.answers)
-        if clients.masking is None
-        else joined.rounds.carry_out(add_up_labels(clients, hello, config))
+        joined.rounds.carry_out(add_up_labels(clients, hello, config))
+        if isinstance(clients, MaskedClients)
+        else LabelTotals.of_hellos(config, joined.federation.answers)
     )
     if not job.label_facts:
         job.label_facts = labels.facts(config)

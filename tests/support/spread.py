@@ -58,7 +58,7 @@ _OR_NONE: Final = frozenset({"masking", "masks", "basis", "controls"})
 _CLASSES: Final = frozenset(
     {
         *("LayerTrainer", "EndToEndTrainer", "SampledTrainer", "EndToEndClient", "LinkClient"),
-        *("BasisRequest", "GramRequest", "MaskedAnswer"),
+        *("BasisRequest", "GramRequest", "MaskedAnswer", "MaskedClients", "MaskedSealing"),
     }
 )
 #: What computes rows, and what a graph is, would be there without a network.

@@ -79,21 +79,6 @@ class Ask:
             cohorts=tuple(filter(None, cohorts)),
         )
 
-    def changed(self, change: Callable[[Request[Any]], Request[Any]]) -> Ask:
-        """Return the same with its requests changed; those that clients share stay shared."""
-
-        def made(requests: Mapping[int, Request[Any]]) -> dict[int, Request[Any]]:
-            by_id = {id(item): item for item in requests.values()}
-            by_id = {known: change(item) for known, item in by_id.items()}
-            return {client: by_id[id(item)] for client, item in requests.items()}
-
-        again = self.again
-        return replace(
-            self,
-            requests=made(self.requests),
-            again=None if again is None else lambda: made(again()),
-        )
-
     @classmethod
     def of(
         cls,

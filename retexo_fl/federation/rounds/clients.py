@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from retexo_fl.client.api import (
     CollectAnswer,
@@ -34,42 +34,36 @@ class Clients:
     """The clients of an attempt, and the account of what they move between each other.
 
     Attributes:
-        hellos: By client, ascending, its hello; its answers are compared with that, and sums with
-            what cohorts have told.
+        hellos: By client, ascending, its hello; its answers are compared with that.
         policy: How long answers are waited for, and of how many.
         ledger: Counts what clients report as moved.
-        masking: How sums are masked; None where the server gets each client's.
         most_held: Of how many of their last messages clients hold the weights, of which they are
             sent changes and names; 0 where they hold none.
         exchange_in_rounds: What clients answer takes exchanges with their peers.
-        untold: What the ledger lacks, where sums are masked.
+        end_apart: Clients forget the job by a question of its own, not with their last answer.
     """
 
     hellos: Mapping[int, HelloAnswer]
     policy: WaitPolicy
     ledger: TrafficLedger
-    masking: MaskedSums | None = None
     most_held: int = 0
     exchange_in_rounds: bool = False
-    untold: Untold = field(default_factory=dict)
+    end_apart: ClassVar[bool] = False
 
     @property
     def rows(self) -> bytes:
         """What the names of rows begin with; empty without masks."""
-        return b"" if self.masking is None else self.masking.rows
+        return b""
 
     def hello(self, who: Who) -> HelloAnswer:
         """Return the hello that an answer of a client, or a sum of several, is compared with."""
-        if isinstance(who, int):
-            return self.hellos[who]
-        assert self.masking is not None
-        return replace(self.hellos[who[0]], client=SUM, **self.masking.counts_of(who))
+        assert isinstance(who, int)
+        return self.hellos[who]
 
     @property
     def counted(self) -> dict[Who, HelloAnswer]:
         """Counts as they were told: of each client or, under masks, of each cohort."""
-        whose: Iterable[Who] = self.hellos if self.masking is None else sorted(self.masking.counts)
-        return {who: self.hello(who) for who in whose}
+        return {client: self.hello(client) for client in self.hellos}
 
     @property
     def classes(self) -> int:
@@ -78,7 +72,7 @@ class Clients:
 
     @property
     def most_train(self) -> int:
-        """Most train nodes that one client can have: the largest count of a client, or a cohort."""
+        """What no client has more train nodes than: under masks, those of a cohort."""
         return max(hello.train for hello in self.counted.values())
 
     def able(self, among: Iterable[int], behind: Collection[int]) -> list[int]:
@@ -86,37 +80,96 @@ class Clients:
 
         Under masks that are those of whole cohorts.
         """
-        if self.masking is None:
-            return [client for client in among if client not in behind]
-        whole = {*self.masking.clients(without=behind)}
-        return [client for client in among if client in whole]
+        return [client for client in among if client not in behind]
 
-    def count_stage(self, ticket: Ticket, client: int, traffic: Traffic, *, direction: str) -> None:
-        """Enter what a client moved to (``out``) or from (``in``) all peers before a stage.
+    def count_published(self, ticket: Ticket, client: int, answer: PublishAnswer) -> None:
+        """Enter what a client has sent to all peers before a stage."""
+        self._count_stage(ticket, client, answer.traffic, "out")
 
-        An agent sends the sum of the attempt each time: an answer may be lost, or sent again.
+    def count_collected(self, ticket: Ticket, client: int, answer: CollectAnswer) -> None:
+        """Enter what a client has got from all peers before a stage.
+
+        Under masks what its cohort moved, once all of it have told that.
+
+        Raises:
+            TrainingDiverged: Under masks, some of their rows had to be cut.
+            RemoteProtocolError: It is no such sum.
         """
+        self._count_stage(ticket, client, answer.traffic, "in")
+
+    def _count_stage(self, ticket: Ticket, client: int, traffic: Traffic, direction: str) -> None:
+        # An agent sends the sum of the attempt each time: an answer may be lost, or sent again.
         enter = self.ledger.raise_to if self.policy.clients_return else self.ledger.add
         for account, volume in _entries(ticket, client, traffic, direction, EXCHANGE):
             enter(account, volume)
 
-    def count_cohort(self, ticket: Ticket, client: int, answer: CollectAnswer) -> None:
-        """Enter what a cohort moved before a stage, once all of it have told that under masks.
+    def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int | None:
+        """Return how many vectors clients sent before a stage; None where that is not known."""
+        del ticket
+        return sum(answer.vectors for answer in published)
+
+    def count_cohorts(self, request: Request[Any], answers: Mapping[int, MaskedAnswer]) -> None:
+        """Enter what whole cohorts exchanged inside a round for their answers.
 
         Raises:
-            TrainingDiverged: Some of their rows had to be cut.
-            RemoteProtocolError: It is no such sum.
+            RemoteProtocolError: They tell no such sum.
         """
-        masking = self.masking
-        if masking is None:
+
+    def count_round(self, ticket: Ticket, who: Who, traffic: PeerTraffic, *, purpose: str) -> None:
+        """Enter what a client, or a cohort, and its peers exchanged inside a round."""
+        if traffic == PeerTraffic():
             return
-        exchange = masking.exchange(ticket)
+        for direction, moved in (("out", traffic.sent), ("in", traffic.received)):
+            for account, volume in _entries(ticket, who, moved, direction, purpose):
+                self.ledger.add(account, volume)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedClients(Clients):
+    """Clients of whom the server gets sums over cohorts alone.
+
+    Attributes:
+        masking: How sums are masked; they are compared with what cohorts have told.
+        untold: What the ledger lacks.
+    """
+
+    masking: MaskedSums
+    untold: Untold = field(default_factory=dict)
+    end_apart: ClassVar[bool] = True
+
+    @property
+    def rows(self) -> bytes:
+        """What the names of rows begin with."""
+        return self.masking.rows
+
+    def hello(self, who: Who) -> HelloAnswer:
+        """See :meth:`Clients.hello`."""
+        if isinstance(who, int):
+            return self.hellos[who]
+        return replace(self.hellos[who[0]], client=SUM, **self.masking.counts_of(who))
+
+    @property
+    def counted(self) -> dict[Who, HelloAnswer]:
+        """See :attr:`Clients.counted`."""
+        return {cohort: self.hello(cohort) for cohort in sorted(self.masking.counts)}
+
+    def able(self, among: Iterable[int], behind: Collection[int]) -> list[int]:
+        """See :meth:`Clients.able`."""
+        whole = {*self.masking.clients(without=behind)}
+        return [client for client in among if client in whole]
+
+    def count_published(self, ticket: Ticket, client: int, answer: PublishAnswer) -> None:
+        """Enter nothing: that is told with what has come."""
+
+    def count_collected(self, ticket: Ticket, client: int, answer: CollectAnswer) -> None:
+        """See :meth:`Clients.count_collected`."""
+        exchange = self.masking.exchange(ticket)
         untold = self.untold.setdefault((ticket.attempt, ticket.stage), {*self.hellos})
         if not answer.complete or client not in untold:
             # Whoever is asked again tells the same.
             return
         exchange.told[client] = answer.moved
-        for cohort, moved in masking.moved(CollectRequest, exchange.told, of=client):
+        for cohort, moved in self.masking.moved(CollectRequest, exchange.told, of=client):
             if moved.cut:
                 raise TrainingDiverged(
                     f"stage {ticket.stage}: {format_counted(moved.cut, 'value')} of rows that "
@@ -131,33 +184,20 @@ class Clients:
             untold.difference_update(cohort)
 
     def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int | None:
-        """Return how many vectors clients sent before a stage; None where that is not known."""
-        if self.masking is None:
-            return sum(answer.vectors for answer in published)
+        """See :meth:`Clients.vectors`."""
+        del published
         if self.untold.get((ticket.attempt, ticket.stage)):
             return None
         return self.masking.exchange(ticket).vectors
 
     def count_cohorts(self, request: Request[Any], answers: Mapping[int, MaskedAnswer]) -> None:
-        """Enter what whole cohorts exchanged inside a round for their answers.
-
-        Raises:
-            RemoteProtocolError: They tell no such sum.
-        """
+        """See :meth:`Clients.count_cohorts`."""
         told = {client: answer.moved for client, answer in answers.items()}
-        if self.masking is None or not any(told.values()):
+        if not any(told.values()):
             return
         for cohort, moved in self.masking.moved(type(request), told):
             for purpose, traffic in moved.by_purpose.items():
                 self.count_round(request.ticket, cohort, traffic, purpose=purpose)
-
-    def count_round(self, ticket: Ticket, who: Who, traffic: PeerTraffic, *, purpose: str) -> None:
-        """Enter what a client, or a cohort, and its peers exchanged inside a round."""
-        if traffic == PeerTraffic():
-            return
-        for direction, moved in (("out", traffic.sent), ("in", traffic.received)):
-            for account, volume in _entries(ticket, who, moved, direction, purpose):
-                self.ledger.add(account, volume)
 
 
 def _entries(

@@ -156,8 +156,7 @@ def note_published(clients: Clients, ticket: Ticket, client: int, answer: Publis
         RemoteProtocolError: It sent another number of vectors than it has to.
     """
     check_published(clients.hellos[client], answer)
-    if clients.masking is None:
-        clients.count_stage(ticket, client, answer.traffic, direction="out")
+    clients.count_published(ticket, client, answer)
 
 
 def note_collected(
@@ -172,9 +171,7 @@ def note_collected(
         RemoteProtocolError: It lacks more vectors than it gets.
     """
     check_collected(clients.hellos[client], answer)
-    if clients.masking is None:
-        clients.count_stage(ticket, client, answer.traffic, direction="in")
-    clients.count_cohort(ticket, client, answer)
+    clients.count_collected(ticket, client, answer)
     return None if answer.complete else answer.missing
 
 

@@ -1,4 +1,4 @@
-"""How cohorts are asked, and get new keys where a member began anew: its old ones are gone.
+"""How cohorts get keys, and new ones where a member began anew: its old ones are gone.
 
 The keys of a cohort are settled when each member believes the same ones. Until then it is asked for
 no sum, since masks would not cancel. The first sum is what its members' parts count: the others are
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from retexo_fl.client.api import (
     question_of,
 )
 from retexo_fl.client.masked_answers import MOST_COUNT
-from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RoundIncomplete
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.rounds.checked_answers import check_mask_key
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
@@ -35,91 +35,8 @@ from retexo_fl.units import clients_named
 
 logger = logging.getLogger(__name__)
 
-#: So often clients may begin anew in one round; then it ends.
-_MOST_STARTS: Final = 10
 
-
-def ask_cohorts(
-    masking: MaskedSums, ask: Ask, quorum: int, *, again: bool
-) -> Round[list[tuple[int, Any]]]:
-    """Ask cohorts; return their answers, by client, of those whose keys are settled.
-
-    Args:
-        masking: Knows the cohorts.
-        ask: Of whole cohorts.
-        quorum: How many answers are enough; 0 for all.
-        again: Ask the cohort of a client that began anew once more, as soon as it has new keys.
-            Else it is missing, where the others are enough.
-
-    Raises:
-        RoundIncomplete: Clients began anew too often.
-    """
-    request = next(iter(ask.requests.values()))
-    wanted = ask.requests.keys() if ask.counted is None else ask.requests.keys() & ask.counted
-    least = min(quorum or len(wanted), len(wanted))
-    found: dict[int, Any] = {}
-    left = dict(ask.requests)
-
-    def is_enough(more: Iterable[int] = ()) -> bool:
-        return len(wanted & {*found, *more}) >= least
-
-    for _ in range(_MOST_STARTS):
-        ready = masking.settled(left)
-        if len(ready) < len(left):
-            yield from _settle(masking, request.ticket, all_must=not is_enough(ready))
-            ready = masking.settled(left)
-        needed = frozenset[int]() if is_enough() else frozenset(wanted & ready.keys())
-        answers = dict((yield replace(ask.among(ready), counted=needed)))
-        anew = {client for client, answer in answers.items() if answer.lacks_keys}
-        masking.lacking.update(anew)
-        found |= masking.settled(answers)
-        left = {c: item for c, item in left.items() if c not in masking.settled(left)}
-        goes_on = bool(left) and not (is_enough() and not (again and anew))
-        if anew:
-            _note_anew(request, anew, ask.cohorts, goes_on=goes_on)
-        if not goes_on:
-            return sorted(found.items())
-    raise RoundIncomplete(
-        f"{question_of(request).message_type}: {clients_named(tuple(sorted(masking.lacking)))} "
-        f"began anew {_MOST_STARTS} times"
-    )
-
-
-def _note_anew(
-    request: Request[Any], anew: set[int], cohorts: Iterable[tuple[int, ...]], *, goes_on: bool
-) -> None:
-    """Say who began anew, and what becomes of its cohort."""
-    for cohort in cohorts:
-        if anew.intersection(cohort):
-            logger.warning(
-                "%s, stage %d, round %d: %s began anew and has no masking keys; its cohort (%s) %s",
-                question_of(request).message_type,
-                request.ticket.stage,
-                request.ticket.round,
-                clients_named(tuple(sorted(anew.intersection(cohort)))),
-                clients_named(cohort),
-                "is asked again under new keys" if goes_on else "is missing in this sum",
-            )
-
-
-def _settle(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[None]:
-    """Give cohorts the keys that they lack, and ask for the counts that they have not told.
-
-    Args:
-        masking: Knows who lacks them; whoever does not answer in time, lacks them still.
-        ticket: Names job and attempt.
-        all_must: Wait for all of them, not for the deadline of a round.
-
-    Raises:
-        RetexoError: As :func:`_renew_keys` and :func:`count_cohorts`.
-    """
-    counted = None if all_must else frozenset[int]()
-    if masking.lacking:
-        yield from _renew_keys(masking, ticket, counted)
-    yield from count_cohorts(masking, ticket, counted=counted)
-
-
-def _renew_keys(masking: MaskedSums, ticket: Ticket, counted: frozenset[int] | None) -> Round[None]:
+def renew_keys(masking: MaskedSums, ticket: Ticket, counted: frozenset[int] | None) -> Round[None]:
     """Ask the clients that lack keys for their new ones, and tell these to their cohorts.
 
     Raises:
@@ -184,12 +101,29 @@ def count_cohorts(
     answers = dict((yield replace(ask, cohorts=tuple(ready))))
     anew = {client for client, answer in answers.items() if answer.lacks_keys}
     masking.lacking.update(anew)
-    _note_anew(request, anew, ready, goes_on=True)
+    note_anew(request, anew, ready, goes_on=True)
     for cohort in ready:
         told = {client: answers[client] for client in cohort if client in answers}
         if len(told) == len(cohort) and not anew.intersection(cohort):
             _, masking.counts[cohort] = masking.summed(request, told, SumFacts())
     _check_total(masking)
+
+
+def note_anew(
+    request: Request[Any], anew: set[int], cohorts: Iterable[tuple[int, ...]], *, goes_on: bool
+) -> None:
+    """Say who began anew, and what becomes of its cohort."""
+    for cohort in cohorts:
+        if anew.intersection(cohort):
+            logger.warning(
+                "%s, stage %d, round %d: %s began anew and has no masking keys; its cohort (%s) %s",
+                question_of(request).message_type,
+                request.ticket.stage,
+                request.ticket.round,
+                clients_named(tuple(sorted(anew.intersection(cohort)))),
+                clients_named(cohort),
+                "is asked again under new keys" if goes_on else "is missing in this sum",
+            )
 
 
 def _check_total(masking: MaskedSums) -> None:

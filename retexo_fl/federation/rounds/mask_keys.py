@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -52,19 +52,14 @@ def begin_sums(
     return replace(masking, rows=rows)
 
 
-def cohort_count(config: RunConfig) -> Callable[[Mapping[int, HelloAnswer]], int] | None:
-    """Return what counts the clients of whole cohorts; None where sums are not masked.
+def clients_of_whole_cohorts(hellos: Mapping[int, HelloAnswer], *, config: RunConfig) -> int:
+    """Return how many clients of whole cohorts have said hello.
 
-    It raises as :func:`agreed_by` does.
+    Raises:
+        RetexoError: As :func:`agreed_by`.
     """
-    if config.secure_aggregation != "masked":
-        return None
-
-    def count(hellos: Mapping[int, HelloAnswer]) -> int:
-        cohorts = (cohort.members for cohort in _agreement(hellos, config).cohorts)
-        return sum(len(members) for members in cohorts if hellos.keys() >= {*members})
-
-    return count
+    cohorts = (cohort.members for cohort in _agreement(hellos, config).cohorts)
+    return sum(len(members) for members in cohorts if hellos.keys() >= {*members})
 
 
 def _agreement(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> Agreement:

@@ -322,7 +322,7 @@ class StageTraining:
             ticket=ticket,
             weights=coded,
             nodes=nodes,
-            last=is_test,
+            last=is_test and not self._clients.end_apart,
             label_facts=self._label_facts,
         )
         asked = self._participants.everyone if is_test else self._participants.validation

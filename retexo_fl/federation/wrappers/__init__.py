@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from retexo_fl.federation.asking import Messenger, Round
 from retexo_fl.federation.asking.ask import T
 from retexo_fl.federation.rounds.checked_answers import checked
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.wrappers.accounted import accounted
 from retexo_fl.federation.wrappers.held_weights import held_weights
 from retexo_fl.federation.wrappers.masked import masked
@@ -48,12 +48,12 @@ class Rounds:
         asked again before answers are added up. Each answer is accounted for, also one that another
         replaces.
         """
-        clients, masking = self.clients, self.clients.masking
+        clients = self.clients
         asking = checked(asking, clients)
-        if masking is not None or clients.policy.may_close_early:
+        if isinstance(clients, MaskedClients):
+            asking = masked(present(asking, clients, self.behind), clients)
+        elif clients.policy.may_close_early:
             asking = present(asking, clients, self.behind)
-        if masking is not None:
-            asking = masked(asking, clients, masking)
         if clients.most_held:
             asking = held_weights(asking)
         if clients.exchange_in_rounds:

@@ -21,7 +21,7 @@ from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import GramRequest, Ticket
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.rounds.checked_answers import check_array
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.training import Script, Training
 from retexo_fl.masking.step import SharedStep
@@ -66,7 +66,7 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     training = frozenset(client for client, hello in clients.hellos.items() if hello.has("train"))
     total = np.zeros(gram_values(width, classes))
     request = GramRequest(ticket=ticket)
-    if clients.masking is not None:
+    if isinstance(clients, MaskedClients):
         terms, most = len(clients.hellos), clients.most_train
         step = SharedStep.of_sum(_MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
         request = GramRequest(ticket=ticket, steps=step.told)

@@ -12,7 +12,7 @@ from retexo_fl.client.api import BasisRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Round, members, named
 from retexo_fl.federation.rounds.checked_answers import check_array
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.training import Training
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
@@ -57,7 +57,7 @@ def ask_for_basis(
     form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
     asking = _Asking(clients=clients, form=form)
     training: Sequence[int] = [c for c, hello in hellos.items() if hello.has("train")]
-    if clients.masking is not None:
+    if isinstance(clients, MaskedClients):
         training = clients.masking.clients("train")
     opening = BasisRequest(ticket=ticket, label_facts=label_facts)
     first = yield from asking.ask(opening, training, one.features)
@@ -69,7 +69,7 @@ def ask_for_basis(
         columns = block.directions.shape[1] or one.classes
         request = replace(opening, ticket=replace(ticket, round=number), weights=form.encode(block))
         among = training
-        if clients.masking is not None:
+        if isinstance(clients, MaskedClients):
             # What other cohorts would add is not bounded by these.
             among = first.clients
             reach = builder.reach(first.squares, first.sums, first.examples)
@@ -119,7 +119,7 @@ class _Asking:
         squares: tuple[float, ...] = ()
         for who, answer in answers:
             sums = answer.sums
-            if self.clients.masking is None:
+            if not isinstance(self.clients, MaskedClients):
                 with named(who):
                     sums = self.form.decode_sums(answer.sums)
             check_array(who, sums, size)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.client.api import (
+    CountsAnswer,
     EvaluateAnswer,
     EvaluateRequest,
     Ticket,
@@ -19,10 +20,12 @@ from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import Ask, Round, WaitPolicy
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.rounds.checked_answers import checked
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, MaskedClients
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.masking.agreement import USES, Cohort
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import PlainUpdates
 from tests.support.promises import hello_of
@@ -32,16 +35,19 @@ TICKET = Ticket(job="job-0123456789ab", attempt=1, stage=1, weights_digest=bytes
 HELLOS = {0: hello_of(0), 1: hello_of(1, train=0), 2: hello_of(2, validation=0)}
 
 
-CLIENTS = Clients(hellos=HELLOS, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger())
+FACTS: dict[str, Any] = {"hellos": HELLOS, "policy": WaitPolicy(timeout_s=9.0)}
+CLIENTS = Clients(ledger=TrafficLedger(), **FACTS)
 
 
-def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
+def stage(
+    state: StageState | None = None, *, clients: Clients = CLIENTS, **keys: Any
+) -> StageTraining:
     config = make_config({"clients": 3, "local-steps": 2, **keys})
     return StageTraining(
         config,
         TICKET,
         state or StageState.first(np.zeros(2, np.float32)),
-        clients=CLIENTS,
+        clients=clients,
         participants=Participants(
             training=(0, 2), validation=(0, 1), everyone=(0, 1, 2), updating=(0, 2)
         ),
@@ -91,6 +97,17 @@ def test_a_round_asks_those_who_have_something_to_say() -> None:
     assert tested.ends
     assert list(tested.requests) == [0, 1, 2]
     assert all(item.last for item in tested.requests.values())  # type: ignore[attr-defined]
+
+
+def test_under_masks_clients_are_told_apart_that_the_job_is_over() -> None:
+    """Someone may begin anew in the test: then the cohort is asked again."""
+    cohort = Cohort(members=(0, 1, 2), uses=frozenset(USES))
+    told = CountsAnswer(nodes=9, train=9, validation=9, test=9, vectors_out=0, vectors_in=0)
+    masking = MaskedSums(cohorts=(cohort,), counts={cohort.members: told})
+    masked = MaskedClients(ledger=TrafficLedger(), masking=masking, **FACTS)
+    tested = next(stage(clients=masked).evaluate(np.zeros(2, np.float32), "test"))
+    assert not any(item.last for item in tested.requests.values())  # type: ignore[attr-defined]
+    assert tested.ends
 
 
 def test_a_round_divides_the_sums_once_and_steps() -> None:

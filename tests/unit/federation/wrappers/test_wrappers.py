@@ -39,7 +39,7 @@ from retexo_fl.federation.asking import (
     members,
     through,
 )
-from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.federation.wrappers import Rounds
 from retexo_fl.ledger import TrafficLedger, Volume
@@ -102,7 +102,13 @@ class Machines:
     @property
     def clients(self) -> Clients:
         hellos = {client: hello_of(client, test=10**client) for client in range(CLIENTS)}
-        masking = None
+        facts: dict[str, Any] = {
+            "hellos": hellos,
+            "policy": WaitPolicy(timeout_s=9.0, quorum=1),
+            "ledger": self.ledger,
+            "most_held": 2,
+            "exchange_in_rounds": True,
+        }
         if self.is_masked:
             cohorts = tuple(Cohort(members=c, uses=frozenset(USES)) for c in COHORTS)
             counts: dict[tuple[int, ...], CountsAnswer] = {
@@ -127,15 +133,8 @@ class Machines:
                 for cohort in COHORTS
             }
             masking = MaskedSums(cohorts=cohorts, keys=keys, counts=counts)
-        policy = WaitPolicy(timeout_s=9.0, quorum=1)
-        return Clients(
-            hellos=hellos,
-            policy=policy,
-            ledger=self.ledger,
-            masking=masking,
-            most_held=2,
-            exchange_in_rounds=True,
-        )
+            return MaskedClients(masking=masking, **facts)
+        return Clients(**facts)
 
     def wrapped(self, asking: Round[Any], behind: Collection[int] = ()) -> Round[Any]:
         # What it would send is answered by these.
@@ -203,7 +202,6 @@ class Machines:
         told = bytes(KEYS_BYTES) + moved.astype("<i8").tobytes()
         if answer.lacks_weights:
             return replace(nothing, lacks_weights=True, moved=told)
-        assert not request.last
         form = form_of(request, LENGTHS)
         sums = numbers_of(request, answer, form, LENGTHS, terms=CLIENTS)
         return MaskedAnswer(
