@@ -349,13 +349,7 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
     training = Training(
         config=config, run_path=path, asked=asked, tell=say, quiet=quiet, force=force
     )
-    table = LiveTable(
-        dataset=config.graph_name,
-        model=config.model,
-        engine=config.engine,
-        masked=config.secure_aggregation == "masked",
-        quiet=quiet,
-    )
+    table = LiveTable.of_run(config, quiet=quiet)
     allowed = ", allow_plugins=True" if named_plugins(config_values(config)) else ""
     how = f"retexo_fl.Run.open({str(path)!r}{allowed}).resume()"
     replaced = file_stamp(path / "status.json") if asked.overwrite else None

@@ -189,13 +189,7 @@ def _train(training: Training, address: Address | None, told: str) -> bool:
     from retexo_fl.progress import LiveTable
 
     config, quiet = training.config, training.quiet
-    table = LiveTable(
-        dataset=config.graph_name,
-        model=config.model,
-        engine=config.engine,
-        masked=config.secure_aggregation == "masked",
-        quiet=quiet,
-    )
+    table = LiveTable.of_run(config, quiet=quiet)
     if address is None:
         training.run(table)
         return True

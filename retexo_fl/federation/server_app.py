@@ -68,13 +68,7 @@ def make_server_app(
 
 def _flower_log(config: RunConfig) -> Listener:
     """Return a listener that writes what `flwr run --stream` and `flwr log` show."""
-    table = LiveTable(
-        dataset=config.graph_name,
-        model=config.model,
-        engine=config.engine,
-        masked=config.secure_aggregation == "masked",
-        console=standard_error(force_terminal=False),
-    )
+    table = LiveTable.of_run(config, console=standard_error(force_terminal=False))
     return table.handle
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
@@ -34,6 +34,9 @@ from retexo_fl.units import (
     lacks_named,
     spans,
 )
+
+if TYPE_CHECKING:
+    from retexo_fl.config import RunConfig
 
 _PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
 
@@ -70,6 +73,20 @@ class LiveTable(LiveView):
         self._names = tuple(plain_text(name) for name in (dataset, model, engine, *more))
         self._course = RunCourse()
         self._beginning = Step("preparing clients", console=self._console, quiet=quiet)
+
+    @classmethod
+    def of_run(
+        cls, config: RunConfig, *, console: Console | None = None, quiet: bool = False
+    ) -> Self:
+        """Return the table of a run; ``console`` and ``quiet`` as for the class."""
+        return cls(
+            dataset=config.graph_name,
+            model=config.model,
+            engine=config.engine,
+            masked=config.secure_aggregation == "masked",
+            console=console,
+            quiet=quiet,
+        )
 
     def __enter__(self) -> Self:
         """Start to show."""

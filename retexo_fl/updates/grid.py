@@ -136,7 +136,7 @@ class Grid:
         least = (
             self._least_share * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
         )
-        return _exponents(np.ceil(_log2(np.maximum(largest, least) * self._reach / self.most)))
+        return _exponents(np.maximum(largest, least) * self._reach / self.most, np.ceil)
 
     def encode(self, values: np.ndarray, key: str, steps: bytes = b"") -> np.ndarray:
         """Return what is coded, uint8: values that are, on average, what they were.
@@ -167,13 +167,13 @@ class Grid:
         """
         own = self._reaching_all(values)
         if remembers:
-            own = _exponents(np.rint(_log2(block_rms(values) * _NEAREST[self._bits])))
+            own = _exponents(block_rms(values) * _NEAREST[self._bits], np.rint)
         return self._coded(values, b"", own, np.full(len(values), 0.5))
 
     def _reaching_all(self, values: np.ndarray) -> bytes:
         """Return steps with which no value is cut."""
         largest = np.abs(_blocks(values)).max(axis=1, initial=0.0)
-        return _exponents(np.ceil(_log2(largest / _most(self._bits))))
+        return _exponents(largest / _most(self._bits), np.ceil)
 
     def _coded(self, values: np.ndarray, steps: bytes, own: bytes, drawn: np.ndarray) -> np.ndarray:
         scaled = values.astype(np.float64) / _each(steps or own, len(values))
@@ -257,13 +257,10 @@ def _blocks(values: np.ndarray) -> np.ndarray:
     return padded.reshape(-1, BLOCK)
 
 
-def _log2(values: np.ndarray) -> np.ndarray:
+def _exponents(steps: np.ndarray, rounding: np.ufunc) -> bytes:
+    """Return the exponents of the powers of 2 next to steps, as far as a signed byte holds them."""
     with np.errstate(divide="ignore"):
-        found: np.ndarray = np.log2(values)
-    return found
-
-
-def _exponents(exponents: np.ndarray) -> bytes:
+        exponents = rounding(np.log2(steps))
     found: np.ndarray = np.clip(exponents, _LEAST_EXPONENT, _MOST_EXPONENT).astype(np.int8)
     return found.tobytes()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from retexo_fl.client.api import (
@@ -146,7 +146,9 @@ class MaskedClients(Clients):
         """See :meth:`Clients.hello`."""
         if isinstance(who, int):
             return self.hellos[who]
-        return replace(self.hellos[who[0]], client=SUM, **self.masking.counts_of(who))
+        told = [asdict(c) for members, c in self.masking.counts.items() if {*members}.issubset(who)]
+        total = {name: sum(counts[name] for counts in told) for name in told[0]}
+        return replace(self.hellos[who[0]], client=SUM, **total)
 
     @property
     def counted(self) -> dict[Who, HelloAnswer]:

@@ -7,7 +7,7 @@ whole cohort is missing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -100,11 +100,6 @@ class MaskedSums:
         """Return a hello with the uses that its client's cohort adds up, and no others."""
         uses = {use for c in self.cohorts if hello.client in c.members for use in c.uses}
         return replace(hello, brings=" ".join(sorted(uses.intersection(hello.brings.split()))))
-
-    def counts_of(self, clients: Collection[int]) -> dict[str, Any]:
-        """Return what whole cohorts have together, by the fields of :class:`.CountsAnswer`."""
-        found = [asdict(counts) for c, counts in self.counts.items() if {*c}.issubset(clients)]
-        return {name: sum(counts[name] for counts in found) for name in found[0]}
 
     def exchange(self, ticket: Ticket) -> ToldExchange:
         """Return what was told of an exchange; a basis changes its name, not what crosses."""
