@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from retexo_fl.errors import (
 )
 from retexo_fl.graph import GraphPartition
 from retexo_fl.methods.lazy.answers import LazyClient
+from retexo_fl.training.rounds import run_alone
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.edge_lists import cut_edges, with_cut_edges
 
@@ -228,3 +230,16 @@ def test_predictions_of_a_stage_before_the_last_are_refused(
     with pytest.raises(LocalProtocolError, match="stage 0: .* expected the last stage"):
         client.predict(PredictRequest(ticket=FIRST, weights=weights(), form="csv"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_exchanges_in_rounds_an_answer_is_one_step(parts: list[GraphPartition]) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    ticket = replace(FIRST, round=1)
+    train = TrainRequest(ticket=ticket, weights=weights())
+    judge = EvaluateRequest(ticket=ticket, weights=weights(), nodes="validation")
+    client = clients[0]
+    stepped = client.finished(train, run_alone(client.train_steps(train)), {})
+    assert np.array_equal(stepped.update_sum, client.ask(train).update_sum)
+    assert run_alone(client.evaluate_steps(judge)) == client.ask(judge)
+    assert client.stages == CONFIG.layers
