@@ -24,6 +24,7 @@ from retexo_fl.config import (
     read_config_file,
 )
 from retexo_fl.config.checks import OF_TABLES
+from retexo_fl.config.goals import goal_of
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from retexo_fl.masking import MASKED
 from retexo_fl.methods.keys import check_algorithm
@@ -56,6 +57,11 @@ _OF_TABLES = frozenset({"dataset", "data-dir"})
 _IN_MEMORY: Final = "DataFrame"
 #: What stands for a graph that is handed over.
 _PLACES: Final = frozenset({"nodes", "edges", "features", "partitions"})
+
+
+def keys_of_parts(values: Mapping[str, object]) -> frozenset[str]:
+    """Return which keys parts take the place of; edges are split when they are trained on."""
+    return OF_PARTS if goal_of(values).splits_nodes else OF_PARTS - {"split"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +129,14 @@ def settled(asked: Asked) -> RunConfig:
         raise ConfigurationError(f"{asked.file}: resume: expected on the command line only")
     profile = "retexo" if asked.profile is None else asked.profile
     merged = {**profile_values(profile), **merged, **values}
-    # Edges are split when they are trained on.
-    later = {"split"} if merged.get("task") == "links" else frozenset()
+    of_parts = keys_of_parts(merged)
     if asked.parts is not None:
-        _refuse(((OF_PARTS | _PLACES) - later) & values.keys(), "parts, which are cut already")
+        _refuse((of_parts | _PLACES) & values.keys(), "parts, which are cut already")
         merged = {"clients": len(asked.parts), **merged, "dataset": "parts"}
     elif asked.graph is not None:
         merged |= _names_of(asked.graph, values)
     elif merged.get("partitions"):
-        _refuse((OF_PARTS - later) & values.keys(), "partitions, which are cut already")
+        _refuse(of_parts & values.keys(), "partitions, which are cut already")
         if "clients" not in merged:
             merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
     elif merged.get("nodes"):
@@ -205,8 +210,7 @@ def fitted(
     profile = asked.profile
     if profile is None or profile not in FITTED:
         return config, ""
-    if profile == END_TO_END and config.task != "classes":
-        # What goes with few nodes was found for classes.
+    if profile == END_TO_END and not config.goal.few_nodes_studied:
         return config, ""
     from retexo_fl.client.preparation import graph_facts
     from retexo_fl.layers.base import GraphLayer

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.api.settling import OF_PARTS, Asked, settled
+from retexo_fl.api.settling import OF_PARTS, Asked, keys_of_parts, settled
 from retexo_fl.config import Scalar, config_values
 from retexo_fl.errors import ConfigurationError, InputError
 
@@ -60,8 +60,7 @@ class SweepGraph:
         folders: dict[tuple[object, ...], Path] = {}
         read: list[dict[str, Scalar] | InputError] = []
         for keys in runs:
-            # Edges are split when they are trained on.
-            replaced = OF_PARTS - ({"split"} if keys.get("task") == "links" else set())
+            replaced = keys_of_parts(keys)
             try:
                 folder = self._stored(keys, out.absolute() / FOLDER, folders)
             except InputError as problem:

@@ -31,7 +31,7 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
-from retexo_fl.graph.labels import LINKS, labels_for
+from retexo_fl.graph.labels import LINKS, LabelKind, labels_for
 from retexo_fl.graph.masks import published_split
 from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
@@ -112,7 +112,7 @@ def settled_parts(
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
         whole = load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
-    labels_for(config.task).check_fit(whole.labels, source=f"data set {whole.name!r}")
+    label_kind(config).check_fit(whole.labels, source=f"data set {whole.name!r}")
     tell_scale(whole.name, [whole.features], whole.recipe)
     config, masks = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
@@ -187,11 +187,16 @@ def given_graph(
     return made
 
 
+def label_kind(config: RunConfig) -> LabelKind:
+    """Return what labels a run reads."""
+    return labels_for(config.task)
+
+
 def reading_of(config: RunConfig) -> Reading:
     """Return how a graph is read to be trained on."""
     return Reading(
         rules=edge_rules(config),
-        labels=labels_for(config.task),
+        labels=label_kind(config),
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
     )
 
@@ -224,7 +229,7 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
         raise ConfigurationError(
             f"unlabelled: got {outputs}; expected {len(classes)}, the classes of the recipe"
         )
-    labels = labels_for(config.task).unlabelled(graph.num_nodes, outputs)
+    labels = label_kind(config).unlabelled(graph.num_nodes, outputs)
     graph = replace(graph, labels=labels, num_classes=outputs)
     none = np.zeros(graph.num_nodes, dtype=bool)
     with _cutting(graph, config, quiet=False):
@@ -445,7 +450,7 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
         raise ConfigurationError(
             f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {source}"
         )
-    kind = labels_for(config.task)
+    kind = label_kind(config)
     for part in parts:
         kind.check_fit(part.labels, source=f"{source}/{part_name(part.client)}")
     tell_scale(source, [part.features for part in parts], parts[0].recipe)

@@ -26,6 +26,8 @@ class Goal:
         split: By default.
         splits_nodes: Nodes are split before a training; else each client splits its edges.
         examples: What a loss is summed over, as sentences name one.
+        output: What one of several outputs is for, as a table names it.
+        few_nodes_studied: It is known what goes with few train nodes.
         outputs: Of a model; None where labels say how many there are.
         counts_right: An answer is right or wrong; not so of numbers.
         at_most_nodes: There are no more examples than nodes.
@@ -40,6 +42,8 @@ class Goal:
     split: str = "random:0.2/0.1/0.7"
     splits_nodes: bool = True
     examples: str = "node"
+    output: str = "label"
+    few_nodes_studied: bool = False
     outputs: int | None = None
     counts_right: bool = True
     at_most_nodes: bool = True
@@ -67,6 +71,8 @@ GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
                 *("accuracy", "balanced-accuracy", "macro-f1", *OF_ONE_CLASS),
                 *(*_RANKINGS, "log-loss"),
             ),
+            output="class",
+            few_nodes_studied=True,
         ),
         "multi-label": Goal(
             metrics=(*_RANKINGS, "accuracy", "macro-f1", *OF_ONE_CLASS, "log-loss"),
@@ -84,6 +90,7 @@ GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
             split="random:0.85/0.05/0.1",
             splits_nodes=False,
             examples="edge",
+            output="link",
             outputs=1,
             at_most_nodes=False,
             sums_suffice=False,
@@ -91,6 +98,12 @@ GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
         ),
     }
 )
+
+
+def goal_of(values: Mapping[str, Any]) -> Goal:
+    """Return the goal of values that may lack a task, or name none, which is refused elsewhere."""
+    default = GOALS["classes"]
+    return GOALS.get(str(values.get("task", "")), default)
 
 
 def check_goal(values: Mapping[str, Any]) -> None:

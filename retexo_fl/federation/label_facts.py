@@ -31,7 +31,7 @@ def check_goal(config: RunConfig, outputs: int) -> None:
     if weights and len(weights) != outputs:
         raise ConfigurationError(
             f"class-weights: got {counted(len(weights), 'number')}; expected {outputs}, one for "
-            f"each {objective.output}"
+            f"each {config.goal.output}"
         )
 
 

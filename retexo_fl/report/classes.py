@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.config.goals import goal_of
 from retexo_fl.report import markup
 from retexo_fl.report.read import RunRecord
 from retexo_fl.run_log.result import LabelRow
@@ -22,11 +23,10 @@ def classes_section(run: RunRecord) -> str:
     result = run.result
     if result is None:
         return ""
-    if result.labels and run.config.get("task") == "links":
-        # Of one kind: whether a pair of nodes has an edge.
-        return markup.section("classes", "Links", _table("link", result.labels, unit="edges"))
     if result.labels:
-        return markup.section("classes", "Labels", _table("label", result.labels))
+        goal = goal_of(run.config)
+        table = _table(goal.output, result.labels, unit=f"{goal.examples}s")
+        return markup.section("classes", f"{goal.output.capitalize()}s", table)
     if result.errors:
         rows = [[markup.words(name), markup.number(v)] for name, v in result.errors.items()]
         return markup.section("classes", "Errors", markup.table("Errors", ("", "test"), rows))

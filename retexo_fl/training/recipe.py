@@ -160,7 +160,6 @@ class Objective(ABC):
         loss_name: As a configuration has it, or its task where it leaves it to that.
         metric_name: Likewise.
         class_weights: ``none``, ``balanced``, or numbers with commas between them.
-        output: What an output of a model is of, as a sentence names it.
         link_head: See :class:`.ModelShape`.
         why_alone: Why devices cannot share its work; empty where they can.
     """
@@ -170,7 +169,6 @@ class Objective(ABC):
     class_weights: str = "none"
     link_head: str = ""
 
-    output: ClassVar[str] = "class"
     why_alone: ClassVar[str] = ""
 
     @classmethod
@@ -286,8 +284,6 @@ class _Labels(Objective):
 
     __slots__ = ()
 
-    output: ClassVar[str] = "label"
-
     def loss(self, facts: tuple[float, ...] = ()) -> Loss:
         """See :class:`Objective`."""
         return make_label_loss(self.loss_name, facts)
@@ -345,7 +341,6 @@ class _Links(_Labels):
 
     negatives: int = 1
 
-    output: ClassVar[str] = "class"
     why_alone: ClassVar[str] = "pairs of nodes are not shared among devices"
 
     @classmethod
