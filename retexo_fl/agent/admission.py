@@ -17,8 +17,8 @@ from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, tra
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.labels import labels_for
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.training.cohorts import brought
 from retexo_fl.training.link_split import counts_by_use

@@ -15,7 +15,8 @@ from retexo_fl.client.vector_carrier import MOST_GRANTS, is_control, most_contro
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import HEADER_BYTES
 from retexo_fl.exchange.link.reasons import Reason, refused
-from retexo_fl.graph import BoundaryPlan, PeerPlan
+from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.graph.plan.vectors import PeerPlan
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted
 

@@ -41,7 +41,7 @@ from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.clients import client_class, exchange_in_rounds
 from retexo_fl.methods.forecasts import forecast_of

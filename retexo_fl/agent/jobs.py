@@ -45,7 +45,7 @@ from retexo_fl.errors import (
     StaleAttempt,
 )
 from retexo_fl.files import write_whole
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.line_log import LineLog
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,8 @@ from retexo_fl.channels.transports.relay import RelayTransport
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.client.log_lines import line, logged_to_stderr
 from retexo_fl.errors import RemoteProtocolError, RetexoError
-from retexo_fl.graph import GraphPartition, open_partition
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.server_address import ServerAddress, host_and_port
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Final
 from retexo_fl.agent.limits import Limits
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, PartitionError
-from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.training.link_split import LinkSplit, counts_by_use
 
 #: Of a client that has no part yet, and takes part in a feature recipe alone.

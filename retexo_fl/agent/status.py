@@ -10,7 +10,7 @@ from typing import Any
 
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 
 
 def process_memory() -> dict[str, int]:

@@ -17,7 +17,7 @@ from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
 
 if TYPE_CHECKING:
-    from retexo_fl.graph import GraphPartition
+    from retexo_fl.graph.parts.partition import GraphPartition
     from retexo_fl.progress import LiveTable
     from retexo_fl.run_log.profile import ChosenProfile
 
@@ -49,7 +49,7 @@ def run_on_flower(
     """
     from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
     from retexo_fl.client.preparation import keep_recipe
-    from retexo_fl.graph import write_partitions
+    from retexo_fl.graph.parts.storage import write_partitions
     from retexo_fl.simulation.flower_bundle import training_apps
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 

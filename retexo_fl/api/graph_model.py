@@ -28,7 +28,9 @@ from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import read_rows, stage_input
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import Vectors
-from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.graph.features import normalise_features
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.sources.foreign import as_array, as_csr
 from retexo_fl.graph.sources.from_arrays import ATTRIBUTES, EDGES, FEATURES, TRANSPOSED, WEIGHT
 from retexo_fl.layers.base import StageInput

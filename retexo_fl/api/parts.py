@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from retexo_fl.api.options import Options, RunOptions, every_key
-    from retexo_fl.graph import GraphPartition
+    from retexo_fl.graph.parts.partition import GraphPartition
 
 
 @words_of_python()
@@ -110,8 +110,8 @@ def cut(
 
 def store(parts: list[GraphPartition], out: Path, *, overwrite: bool = False) -> None:
     """Write parts to a new folder, or over others, and what clients make such parts by."""
-    from retexo_fl.graph import write_partitions
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
+    from retexo_fl.graph.parts.storage import write_partitions
     from retexo_fl.graph.recipes import RECIPE_NAME
     from retexo_fl.progress.steps import Step
 

@@ -10,7 +10,8 @@ import numpy as np
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.levels import level_bytes
-from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.coded_size import sent_bytes
 from retexo_fl.training.effective_plan import effective_plan

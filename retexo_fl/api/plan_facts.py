@@ -20,7 +20,7 @@ from retexo_fl.client.run_memory import (
     rows_are_on_disk,
 )
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
+from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.forecasts import FORECASTS, LAZY, forecast_of
 from retexo_fl.training.effective_plan import effective_plan

@@ -13,8 +13,8 @@ from retexo_fl.client.answers import sum_facts
 from retexo_fl.client.api import CollectRequest, EvaluateRequest, TrainRequest
 from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.cohorts import brought, simulated_agreement, terms_of
 from retexo_fl.training.link_split import counts_by_use

@@ -15,7 +15,7 @@ from retexo_fl.errors import ConfigurationError, DatasetError
 if TYPE_CHECKING:
     from retexo_fl.config import Scalar
     from retexo_fl.federation.trained_model import TrainedModel
-    from retexo_fl.graph import Graph
+    from retexo_fl.graph.graph import Graph
 
 #: How a graph is read: as it was for the run, where nothing else is said.
 READING: Final = (
@@ -47,7 +47,7 @@ def predicted_graph(
         InputError: It is no such graph, or does not fit the model.
     """
     from retexo_fl.client.preparation import given_graph, load_graph, reading_of
-    from retexo_fl.graph import Graph
+    from retexo_fl.graph.graph import Graph
     from retexo_fl.graph.labels import LINKS, labels_for
     from retexo_fl.graph.sources.tables import tables_of
 

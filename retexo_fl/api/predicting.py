@@ -21,7 +21,7 @@ from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
     from retexo_fl.federation.trained_model import TrainedModel
-    from retexo_fl.graph import GraphPartition
+    from retexo_fl.graph.parts.partition import GraphPartition
     from retexo_fl.simulation.prediction_set import Workshop
 
 #: Keys of a run that say what it was trained on, by whom.
@@ -142,7 +142,7 @@ def _folder_of_parts(asked: AskedPredictions, model: TrainedModel) -> Iterator[P
             )
         yield asked.partitions
         return
-    from retexo_fl.graph import write_partitions
+    from retexo_fl.graph.parts.storage import write_partitions
 
     with TemporaryDirectory(prefix="retexo-") as name:
         if asked.parts is None:

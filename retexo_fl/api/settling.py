@@ -32,7 +32,7 @@ from retexo_fl.units import counted
 
 if TYPE_CHECKING:
     from retexo_fl.client.preparation import SettledParts
-    from retexo_fl.graph import GraphPartition
+    from retexo_fl.graph.parts.partition import GraphPartition
 
 #: Configuration keys that a user gave.
 Values: TypeAlias = Mapping[str, Scalar]

@@ -17,7 +17,7 @@ from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.plugins import named_plugin_errors
 
 if TYPE_CHECKING:
-    from retexo_fl.graph import GraphPartition
+    from retexo_fl.graph.parts.partition import GraphPartition
     from retexo_fl.progress import LiveTable
     from retexo_fl.run_log.events import Event
     from retexo_fl.run_log.profile import ChosenProfile

@@ -24,7 +24,7 @@ from retexo_fl.errors import ConfigurationError, PluginError
 from retexo_fl.plugins import load_plugin
 
 if TYPE_CHECKING:
-    from retexo_fl.graph import GraphPartition
+    from retexo_fl.graph.parts.partition import GraphPartition
 
 #: A folder of parts, or all parts of one graph.
 Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"

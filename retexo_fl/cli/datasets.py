@@ -36,7 +36,7 @@ def _datasets(
     as_json: AsJson = False,
 ) -> None:
     """List the data sets: built in, made from a seed, here as files, and public ones."""
-    from retexo_fl.graph import list_datasets
+    from retexo_fl.graph.sources.dataset_list import list_datasets
 
     found = list_datasets(data_dir)
     if as_json:

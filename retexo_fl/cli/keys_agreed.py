@@ -127,7 +127,7 @@ def _member(
     from retexo_fl.channels.identity import Identity
     from retexo_fl.channels.owner_secret import OwnerSecret
     from retexo_fl.channels.roster import Member, Roster
-    from retexo_fl.graph import open_partition
+    from retexo_fl.graph.parts.storage import open_partition
 
     settings = _settings(config)
     identity = Identity.load(Path(settings.key), Path(settings.certificate))

@@ -87,7 +87,7 @@ def _check(
     ],
 ) -> None:
     """Verify every file of every part, and that the parts agree with each other."""
-    from retexo_fl.graph import check_partitions
+    from retexo_fl.graph.parts.agreement import check_partitions
 
     report = check_partitions(directories)
     table = figures(

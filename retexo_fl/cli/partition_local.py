@@ -155,12 +155,11 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     overwrite: Overwrite = False,
 ) -> None:
     from retexo_fl.dates import Moment
-    from retexo_fl.graph import EdgeRules
     from retexo_fl.graph.labels import LINKS
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import PART, check_new_folder, part_name, write_partition
-    from retexo_fl.graph.sources.edge_rules import EdgeColumns
+    from retexo_fl.graph.sources.edge_rules import EdgeColumns, EdgeRules
     from retexo_fl.graph.sources.tables import (
         NodeColumns,
         read_boundary_table,

@@ -60,7 +60,7 @@ from retexo_fl.errors import (
     LocalProtocolError,
     MaskingKeysLost,
 )
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.label_facts import class_counts, classes_by_use
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer

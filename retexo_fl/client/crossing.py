@@ -37,8 +37,9 @@ from retexo_fl.client.weights import ClientWeights
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError
 from retexo_fl.exchange import Vectors, row_codec
-from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
-from retexo_fl.graph.features import Features
+from retexo_fl.graph.features import Features, normalise_features
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from retexo_fl.errors import PartitionError
-from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.keys import quoted
 from retexo_fl.graph.neighbours import EdgeValues
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 
 logger = logging.getLogger(__name__)

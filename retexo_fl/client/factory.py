@@ -26,7 +26,8 @@ from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
 from retexo_fl.config import RunConfig
 from retexo_fl.device_names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
-from retexo_fl.graph import GraphPartition, open_partition, write_partitions
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.parts.storage import open_partition, write_partitions
 from retexo_fl.methods.clients import check_by_message, client_class
 
 #: Set by the command line to a folder that it removes when the run is over.

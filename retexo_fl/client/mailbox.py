@@ -23,7 +23,8 @@ from retexo_fl.exchange import (
     to_dense,
     wire_codec,
 )
-from retexo_fl.graph import BoundaryPlan, PeerPlan
+from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.graph.plan.vectors import PeerPlan
 
 #: Called with stage, peer, bytes, and ``out`` or ``in``.
 WatchBlocks: TypeAlias = Callable[[int, int, Traffic, str], None]

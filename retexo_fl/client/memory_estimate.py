@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.config import RunConfig
 from retexo_fl.device_names import available_cores, parse_devices
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, StageModel

@@ -31,7 +31,7 @@ from retexo_fl.exchange import (
     decode_block,
     encode_block,
 )
-from retexo_fl.graph import PeerPlan
+from retexo_fl.graph.plan.vectors import PeerPlan
 from retexo_fl.ledger import Volume
 
 _LOG: Final = logging.getLogger(__name__)

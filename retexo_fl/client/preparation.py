@@ -19,21 +19,13 @@ from retexo_fl.config.value_forms import OF_ONE_CLASS
 from retexo_fl.dates import Moment
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import write_whole
-from retexo_fl.graph import (
-    EdgeRules,
-    Graph,
-    GraphPartition,
-    Split,
-    assign_nodes,
-    cut_graph,
-    find_partitions,
-    load_dataset,
-    make_split,
-    open_partition,
-)
+from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import LINKS, LabelKind, labels_for
-from retexo_fl.graph.masks import published_split
-from retexo_fl.graph.parts.storage import part_name
+from retexo_fl.graph.masks import Split, published_split
+from retexo_fl.graph.partitioners import assign_nodes
+from retexo_fl.graph.parts.cutting import cut_graph
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.parts.storage import find_partitions, open_partition, part_name
 from retexo_fl.graph.recipes import (
     RECIPE_NAME,
     FeatureRecipe,
@@ -43,8 +35,8 @@ from retexo_fl.graph.recipes import (
 from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.graph.scale import tell_scale
 from retexo_fl.graph.sources.attributes import attribute_names
-from retexo_fl.graph.sources.datasets import count_dataset_values
-from retexo_fl.graph.sources.edge_rules import EdgeColumns
+from retexo_fl.graph.sources.datasets import count_dataset_values, load_dataset
+from retexo_fl.graph.sources.edge_rules import EdgeColumns, EdgeRules
 from retexo_fl.graph.sources.named.obtain import kept_path
 from retexo_fl.graph.sources.named.table import NAMED
 from retexo_fl.graph.sources.plugin_graph import GRAPHS, as_graph
@@ -61,7 +53,7 @@ from retexo_fl.graph.sources.tables.nodes import words_of
 from retexo_fl.graph.sources.tables.opening import found_form
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
 from retexo_fl.graph.sources.text_form import TextForm
-from retexo_fl.graph.splits import PUBLISHED, own_split
+from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
 from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
 from retexo_fl.units import counted, format_counted

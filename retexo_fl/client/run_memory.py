@@ -18,7 +18,7 @@ from retexo_fl.client.memory_estimate import PROCESS_BYTES, WEIGHT_COPIES, avail
 from retexo_fl.config import RunConfig
 from retexo_fl.config.value_forms import BUDGET_UNITS
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.sources.synthetic.degrees import PowerLaw
 from retexo_fl.graph.sources.synthetic.spec import is_synthetic, parse_synthetic
 from retexo_fl.layers.named import layer_class

@@ -22,8 +22,9 @@ from scipy.sparse import csr_array, hstack
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.exchange import Vectors
-from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class

@@ -19,7 +19,8 @@ from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
-from retexo_fl.graph import GraphPartition, open_partition
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.plugins import is_own_scheme
 from retexo_fl.units import clients_named, format_counted
 

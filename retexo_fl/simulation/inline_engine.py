@@ -14,7 +14,7 @@ from retexo_fl.client.api import ClientApi, Ticket
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.clients import exchange_in_rounds
 from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.profile import ChosenProfile

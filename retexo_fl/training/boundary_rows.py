@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from retexo_fl.errors import TrainingDiverged
-from retexo_fl.graph import BoundaryPlan
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.training.boundary_sampling import (
     NUMBER_DTYPE,
     BoundaryDraw,

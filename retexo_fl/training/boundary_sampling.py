@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.graph import BoundaryPlan
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import splitmix
 

@@ -26,8 +26,9 @@ from typing import Any, Final, Self
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
-from retexo_fl.graph.features import Features
+from retexo_fl.graph.features import Features, normalise_features
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.training.sent_rows import sent_rows
 
 _ESCAPED: Final = 255

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from retexo_fl.graph import BoundaryPlan
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.boundary_rows import BoundaryRows

@@ -18,7 +18,7 @@ from typing import Final, Self
 import numpy as np
 
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.splits import parse_shares
 from retexo_fl.layers.dropout import splitmix
 from retexo_fl.training.link_negatives import NonEdges

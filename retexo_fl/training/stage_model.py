@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import wire_codec
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class

@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring

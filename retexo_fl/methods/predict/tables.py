@@ -9,7 +9,7 @@ import torch
 
 from retexo_fl.client.api import PredictAnswer, Sums
 from retexo_fl.errors import LocalProtocolError, TrainingDiverged
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.predict.files import LinkPredictions, Predictions
 from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.layer_trainer import NodeSets

@@ -25,7 +25,7 @@ import torch
 from retexo_fl.client.api import TrainRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.methods.lazy.answers import LazyClient

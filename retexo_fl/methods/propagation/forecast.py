@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.propagation.labels import with_labels_as_features
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import Forecast, PredictedVolume, TrainingSize, item_bytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 
 
 def with_labels_as_features(part: GraphPartition) -> GraphPartition:

@@ -18,7 +18,7 @@ from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange import Vectors
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.stage_edges import StageEdges
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.methods.predict.files import LinkPredictions
