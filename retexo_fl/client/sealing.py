@@ -116,7 +116,7 @@ class NoMasks:
         Raises:
             LocalProtocolError: Always.
         """
-        raise LocalProtocolError("asked about masks; expected secure-aggregation none")
+        raise _not_masked()
 
     def learn(self, request: KeysRequest) -> KeysAnswer:
         """Refuse to learn keys.
@@ -124,7 +124,7 @@ class NoMasks:
         Raises:
             LocalProtocolError: Always.
         """
-        raise LocalProtocolError("asked about masks; expected secure-aggregation none")
+        raise _not_masked()
 
     def uses(self, ticket: Ticket, *, without_keys: bool = False) -> frozenset[str]:
         """Return what the client's sums may be of: of everything."""
@@ -455,4 +455,5 @@ class MaskedSealing(Sealing):
 
 
 def _not_masked() -> LocalProtocolError:
+    """Return what refuses a question about masks where sums are not masked."""
     return LocalProtocolError("asked about masks; expected secure-aggregation none")

@@ -35,7 +35,8 @@ def accuracy_section(course: RunCourse) -> str:
     name = course.metric
     heading = f"{name[:1].upper()}{name[1:]} against bytes"
     if not scored:
-        text = f"No round has a validation {name}: there are no validation nodes, or no round yet."
+        rounds = "no round yet" if course.end is None else "no rounds"
+        text = f"No round has a validation {name}: there are no validation nodes, or {rounds}."
         return markup.section("accuracy", heading, markup.paragraph(text))
     chart = _accuracy_chart(course, scored)
     return markup.section(

@@ -162,12 +162,14 @@ def _validation(run: RunRecord) -> tuple[str, str, str]:
     best = last.best if last else None
     name = run.course.metric
     value = last.value(best) if last and best else None
+    where = f"stage {last.index}, round {best.round}" if last and best else "no round yet"
     if run.result:
         # Where lines of the log were lost, the result has them.
-        metric = run.result.stages[-1].metric if run.result.stages else None
-        name = metric.name if metric else "accuracy"
-        value = metric.value if metric else run.result.val_accuracy
-    where = f"stage {last.index}, round {best.round}" if last and best else "no round yet"
+        ended = run.result.stages[-1] if run.result.stages else None
+        name = ended.metric.name if ended and ended.metric else "accuracy"
+        value = ended.metric.value if ended and ended.metric else run.result.val_accuracy
+        if ended is not None and not ended.rounds:
+            where = "after the last exchange"
     return (
         f"Validation {name}",
         format_metric(name, value),

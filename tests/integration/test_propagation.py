@@ -205,7 +205,10 @@ def test_nothing_is_trained_and_no_layer_predicts(tmp_path: Path) -> None:
         read_trained_model(run)
     with pytest.raises(RunDirectoryError, match=r"extend: .*without rounds \(algorithm propag"):
         check_resumable(run, extends=True)
-    assert "NaN" not in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert "NaN" not in page
+    assert "after the last exchange" in page
+    assert "no round yet" not in page
 
 
 def test_the_command_plans_and_runs_it(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

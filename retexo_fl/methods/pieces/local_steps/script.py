@@ -11,8 +11,6 @@ import numpy as np
 from retexo_fl.client.api import Request, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Round, Who, members, named
-from retexo_fl.federation.greeting import Participants
-from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.training.selection import Score
@@ -77,30 +75,13 @@ class ControlVariates:
 class CorrectedStage(StageTraining):
     """A stage whose clients' local steps are corrected.
 
-    Args:
-        config: What to train.
-        ticket: Names the stage.
-        state: Where an earlier attempt left it.
-        clients: All clients.
-        participants: Who takes part in what.
-        others: As for :class:`.StageTraining`.
+    Takes what a :class:`.StageTraining` takes; goes on with the control variates of ``state``.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        ticket: Ticket,
-        state: StageState,
-        *,
-        clients: Clients,
-        participants: Participants,
-        **others: Any,
-    ) -> None:
-        super().__init__(
-            config, ticket, state, clients=clients, participants=participants, **others
-        )
+    def __init__(self, config: RunConfig, ticket: Ticket, state: StageState, **others: Any) -> None:
+        super().__init__(config, ticket, state, **others)
         self._controls = ControlVariates(
-            {client: clients.hellos[client].train for client in participants.training},
+            {client: self._clients.hellos[client].train for client in self.training},
             state.controls,
             step_length=config.local_steps * config.local_learning_rate,
         )
