@@ -7,8 +7,6 @@ decoded where they are used, once. All are pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -245,13 +243,12 @@ def check_frame(
         RemoteProtocolError: They are not.
         PartitionError: HELLO lists other edges than this end does.
     """
-    with _located(progress, key):
+    try:
         frame = parse_frame(data)
-        if not frame.has_checksum(progress.seed):
-            raise RemoteProtocolError(
-                "checksum differs: the frame was altered, or is of another block"
-            )
+        _check_checksum(frame, progress)
         return _follow(frame, progress, key, expected)
+    except RemoteProtocolError as error:
+        raise _located(error, progress, key) from error
 
 
 def sound_prefix(key: BlockKey, stream: Buffer) -> BlockProgress:
@@ -265,16 +262,19 @@ def sound_prefix(key: BlockKey, stream: Buffer) -> BlockProgress:
     return progress
 
 
-@contextmanager
-def _located(progress: BlockProgress, key: BlockKey) -> Iterator[None]:
-    """Name block and frame where the protocol is broken."""
-    try:
-        yield
-    except RemoteProtocolError as error:
-        raise RemoteProtocolError(
-            f"block of layer {key.layer} from client {key.sender} to {key.receiver}, "
-            f"frame {progress.num_frames}: {error}"
-        ) from error
+def _check_checksum(frame: Frame, progress: BlockProgress) -> None:
+    if not frame.has_checksum(progress.seed):
+        raise RemoteProtocolError("checksum differs: the frame was altered, or is of another block")
+
+
+def _located(
+    error: RemoteProtocolError, progress: BlockProgress, key: BlockKey
+) -> RemoteProtocolError:
+    """Return an error that names block and frame, where the protocol is broken."""
+    return RemoteProtocolError(
+        f"block of layer {key.layer} from client {key.sender} to {key.receiver}, "
+        f"frame {progress.num_frames}: {error}"
+    )
 
 
 def _follow(
@@ -365,10 +365,12 @@ def decode_block(
     """
     progress, parts = NOTHING, []
     for frame in split_frames(stream):
-        with _located(progress, expected.key):
+        try:
             after = _follow(frame, progress, expected.key, expected)
             if frame.header.kind is FrameKind.ROWS:
                 parts.append(_rows(frame, expected, max_frame_bytes))
+        except RemoteProtocolError as error:
+            raise _located(error, progress, expected.key) from error
         progress = after
     return (_joined(parts, expected), progress.traffic) if progress.is_whole else None
 
