@@ -33,10 +33,13 @@ class LimitedMemory:
     Gradients should be of one function: with dropout, or with mini-batches, they are not.
 
     Source: Nocedal and Wright, Numerical Optimization, algorithms 7.4 and 7.5.
+
+    Attributes:
+        weights: (P,) the point that the next gradient is of.
     """
 
     def __init__(self, weights: np.ndarray, *, learning_rate: float, weight_decay: float) -> None:
-        self._weights = weights.copy()
+        self.weights = weights.copy()
         self._first_norm = learning_rate * math.sqrt(len(weights))
         self._weight_decay = weight_decay
         self._steps: deque[np.ndarray] = deque(maxlen=_PAIRS)
@@ -45,26 +48,26 @@ class LimitedMemory:
         self._accepted: tuple[np.ndarray, np.ndarray, float] | None = None
         self._retreats = 0
 
-    @property
-    def weights(self) -> np.ndarray:
-        """The (P,) weights; a view that the next step changes."""
-        return self._weights
-
     def step(self, update: np.ndarray, loss: float, at: np.ndarray) -> None:
         """Take one step from where a (P,) gradient of the mean loss and that loss were computed."""
         point = at.copy()
         gradient = update + self._weight_decay * point
         value = loss + 0.5 * self._weight_decay * _dot(point, point)
-        if self._is_worse(value):
-            assert self._accepted is not None
-            self._retreats += 1
-            back = self._accepted[0]
-            self._weights = back + point.dtype.type(_RETREAT) * (point - back)
-            return
+        if self._accepted is not None:
+            back, gradient_before, value_before = self._accepted
+            is_worse = value > _WORSE * value_before + _WORSE_BY
+            if is_worse and self._retreats < _MOST_RETREATS:
+                self._retreats += 1
+                self.weights = back + point.dtype.type(_RETREAT) * (point - back)
+                return
+            self._remember(point - back, gradient - gradient_before)
         self._retreats = 0
-        self._remember(point, gradient)
         self._accepted = (point, gradient, value)
-        self._weights = point - self._shortened(self._direction(gradient)).astype(point.dtype)
+        direction = self._direction(gradient)
+        norm, longest = math.sqrt(_dot(direction, direction)), _LONGEST * self._first_norm
+        if norm > longest:
+            direction *= longest / norm
+        self.weights = point - direction.astype(point.dtype)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what :meth:`load_state` needs, beside the weights."""
@@ -96,16 +99,8 @@ class LimitedMemory:
                 self._steps.append(state[f"lbfgs.step.{number}"].copy())
                 self._changes.append(state[f"lbfgs.change.{number}"].copy())
 
-    def _is_worse(self, value: float) -> bool:
-        if self._accepted is None or self._retreats >= _MOST_RETREATS:
-            return False
-        return value > _WORSE * self._accepted[2] + _WORSE_BY
-
-    def _remember(self, point: np.ndarray, gradient: np.ndarray) -> None:
-        """Keep the pair of this step, where the curvature along it is positive."""
-        if self._accepted is None:
-            return
-        step, change = point - self._accepted[0], gradient - self._accepted[1]
+    def _remember(self, step: np.ndarray, change: np.ndarray) -> None:
+        """Keep a step and the change of the gradient, where the curvature along it is positive."""
         norms = math.sqrt(_dot(step, step)) * math.sqrt(_dot(change, change))
         if _dot(step, change) > _LEAST_COSINE * norms:
             self._steps.append(step)
@@ -114,31 +109,22 @@ class LimitedMemory:
     def _direction(self, gradient: np.ndarray) -> np.ndarray:
         """Multiply a gradient by the approximate inverse Hessian, in float64."""
         found = gradient.astype(np.float64)
-        pairs = [(s.astype(np.float64), c.astype(np.float64)) for s, c in self._pairs()]
+        both = zip(self._steps, self._changes, strict=True)
+        pairs = [(step.astype(np.float64), change.astype(np.float64)) for step, change in both]
+        if not pairs:
+            # Of the Hessian nothing is known: the first step has a norm of its own.
+            norm = math.sqrt(_dot(gradient, gradient))
+            found *= self._first_norm / norm if norm else 0.0
+            return found
         shares = []
         for step, change in reversed(pairs):
             shares.append(_dot(step, found) / _dot(step, change))
             found -= shares[-1] * change
-        found *= self._scale(gradient)
+        last_step, last_change = pairs[-1]
+        found *= _dot(last_step, last_change) / _dot(last_change, last_change)
         for (step, change), share in zip(pairs, reversed(shares), strict=True):
             found += (share - _dot(change, found) / _dot(step, change)) * step
         return found
-
-    def _scale(self, gradient: np.ndarray) -> float:
-        """Return the first guess of the inverse Hessian."""
-        if self._steps:
-            step, change = self._steps[-1], self._changes[-1]
-            return _dot(step, change) / _dot(change, change)
-        norm = math.sqrt(_dot(gradient, gradient))
-        return self._first_norm / norm if norm else 0.0
-
-    def _shortened(self, direction: np.ndarray) -> np.ndarray:
-        norm = math.sqrt(_dot(direction, direction))
-        longest = _LONGEST * self._first_norm
-        return direction * (longest / norm) if norm > longest else direction
-
-    def _pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        return list(zip(self._steps, self._changes, strict=True))
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> float:

@@ -44,16 +44,16 @@ class Rounds:
 
         The order is part of the design. What is compared with hellos are the answers that the round
         gets to read, of clients or, under masks, of cohorts. Masks name those who are asked, so who
-        is away is left out before. A client tells that it lacks weights in its own answer, so it is
-        asked again before answers are added up. Each answer is accounted for, also one that another
-        replaces.
+        is away, where clients may be, is left out before. A client tells that it lacks weights in
+        its own answer, so it is asked again before answers are added up. Each answer is accounted
+        for, also one that another replaces.
         """
         clients = self.clients
         asking = checked(asking, clients)
-        if isinstance(clients, MaskedClients):
-            asking = masked(present(asking, clients, self.behind), clients)
-        elif clients.policy.may_close_early:
+        if clients.policy.may_close_early:
             asking = present(asking, clients, self.behind)
+        if isinstance(clients, MaskedClients):
+            asking = masked(asking, clients)
         if clients.most_held:
             asking = held_weights(asking)
         if clients.exchange_in_rounds:
