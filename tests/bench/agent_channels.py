@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +22,6 @@ import numpy as np
 from retexo_fl.additions.kernel_path.carrying.choice import LEAST_TIMES
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from sims.kernel_path.offloads import JOINING, set_features
-from sims.kernel_path.processor_time import softirq_threads, threads_that_serve, used_s
-from sims.kernel_path.runs import in_turn
 from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
 from tests.support.agents import AgentProcess, agents, train_with
@@ -32,6 +30,7 @@ from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.limits import PERMISSIVE
 from tests.support.loss import bad_cables, switch_of
+from tests.support.offloads import join_packets
 from tests.support.runs import configured
 
 _TCP_PORT: Final = 7411
@@ -166,7 +165,9 @@ def _measured(case: _Case, *, repeats: int) -> dict[tuple[str, str], _Spent]:
             keys |= {"dataset": "random", "data-dir": str(root), "split": "random:0.4/0.3/0.3"}
         made = {way: stack.enter_context(_federation(root / way, keys, way)) for way in _WAYS}
         found = {(name, way): _Spent() for name in case.trainings for way in _WAYS}
-        for number, (name, way) in enumerate(in_turn(list(found), repeats + 1)):
+        forwards = list(found)
+        turns = [forwards if turn % 2 == 0 else forwards[::-1] for turn in range(repeats + 1)]
+        for number, (name, way) in enumerate(chain.from_iterable(turns)):
             turn = number // len(found)
             # Other vectors in each turn: none is answered from the cache.
             own = {**keys, **case.trainings[name], "dropout": 0.1 * turn}
@@ -194,8 +195,8 @@ class _Federation:
         """Return the CPU seconds so far, as :class:`_Spent` has them."""
         return (
             sum(map(_process_s, self.agents)),
-            sum(map(used_s, self.threads)),
-            sum(map(used_s, softirq_threads())),
+            sum(map(_thread_s, self.threads)),
+            sum(map(_thread_s, _threads_named("ksoftirqd/"))),
         )
 
 
@@ -233,19 +234,37 @@ def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[_Federat
 
 def _take_in_threads(hosts: Sequence[Host]) -> list[int]:
     """Have kernel threads take what arrives at hosts, and others what arrives at their switch."""
-    before = set(threads_that_serve("eth0"))
+    serves = "napi/eth0-"
+    before = set(_threads_named(serves))
     for host in hosts:
         for namespace, name in ((host.namespace, "eth0"), (switch_of(host), host.port)):
             with inside(namespace):
                 # It gives the interface NAPI, without which it has no thread.
-                set_features(name, JOINING, on=True)
+                join_packets(name)
             folder = f"/sys/class/net/{name}"
             orders = f"echo 1 > {folder}/threaded; echo 0 | tee {folder}/queues/rx-*/rps_cpus"
             call(["ip", "netns", "exec", namespace, "sh", "-ec", orders])
-    found = sorted(set(threads_that_serve("eth0")) - before)
+    found = sorted(set(_threads_named(serves)) - before)
     if len(found) < len(hosts):
         raise LookupError(f"{len(found)} kernel threads for {len(hosts)} hosts")
     return found
+
+
+def _threads_named(beginning: str) -> list[int]:
+    """Return the process ids of kernel threads, in any namespace, whose names begin so."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):  # it ended meanwhile
+                if (path / "comm").read_text(encoding="utf-8").startswith(beginning):
+                    found.append(int(path.name))
+    return found
+
+
+def _thread_s(process: int) -> float:
+    """Return the seconds that a process's first thread has run."""
+    nanoseconds = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()[0]
+    return int(nanoseconds) / 1e9
 
 
 def _process_s(agent: AgentProcess) -> float:

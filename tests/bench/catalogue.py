@@ -14,7 +14,6 @@ from tests.bench import (
     agent_channels,
     engine_overhead,
     flower_rounds,
-    kernel_path,
     masked_sums,
     precomputed_aggregate,
     samplers,
@@ -66,10 +65,6 @@ BENCHES: Final = {
     "agent_channels": Bench(
         purpose="whole agents that exchange by TCP, by datagrams, and by the kernel path",
         run=agent_channels.run,
-    ),
-    "kernel_path": Bench(
-        purpose="in-kernel aggregation and broadcast against user-space UDP and TCP",
-        run=kernel_path.run,
     ),
     "masked_sums": Bench(
         purpose="masked sums: clients, server, bytes, and rounds with masks against without",

@@ -55,13 +55,6 @@ RATIOS = {
         "standard, 2 clients, 2 rounds: udp / tcp",
         "standard, 2 clients, 2 rounds: xdp / tcp",
     },
-    "kernel_path": {
-        "width 64, receiver: UDP / XDP",
-        "width 256, total: TCP / XDP",
-        "paced 5 x 64, receiver: TCP / XDP",
-        "2 x 64 KiB, total: TCP / XDP",
-        "copies to 4 peers: tc / gso",
-    },
     "masked_sums": {
         "cohorts of 5: client of SecAgg+ / ours",
         "rounds of 10 clients, 8 bits: masked / not",
@@ -78,7 +71,7 @@ RATIOS = {
     },
 }
 #: Those that begin with seconds of other processes' imports.
-STARTS_PROCESSES = {"agent_channels", "flower_rounds", "kernel_path", "unified"}
+STARTS_PROCESSES = {"agent_channels", "flower_rounds", "unified"}
 #: Those that measure their process; others need none of their own.
 MEASURES_ITSELF = STARTS_PROCESSES | {"activations"}
 
@@ -108,7 +101,7 @@ def test_bench_reports_its_ratios_and_their_origin(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if name in {"agent_channels", "kernel_path"}:
+    if name == "agent_channels":
         require_bpf()
     file = tmp_path / "outcome.json"
     arguments = (name, "--quick", "--json", str(file))

@@ -15,7 +15,6 @@ from sims.catalogue import RECIPES, Setting, load_recipe
 from sims.outcome import Check, Outcome, Row
 from sims.results_files import markdown, write_results
 from tests.support.data import data_dir
-from tests.support.kernel import require_bpf
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -70,8 +69,6 @@ def test_sims_without_a_name_lists_all(sims: Callable[..., Ended]) -> None:
 def test_recipe_writes_its_three_files(
     sims: Callable[..., Ended], name: str, tmp_path: Path
 ) -> None:
-    if name == "kernel_path":
-        require_bpf()
     folder = data_dir()
     done = sims(name, "--quick", "--data-dir", folder, "--out", tmp_path)
     files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "md", "png")]

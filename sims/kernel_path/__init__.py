@@ -1,1 +1,0 @@
-"""What the kernel path costs against its rivals: measured between two network namespaces."""
