@@ -17,7 +17,6 @@ from tests.support.runs import (
     largest_difference,
     ledger_of,
     result_of,
-    stop_after,
     train,
 )
 
@@ -127,17 +126,6 @@ def test_traffic_of_sampled_training_counts_the_sample(tmp_path: Path) -> None:
     sampled = sum(vectors // 10 for vectors in out)
     trained = ledger_of(run).sum(kind="boundary", purpose="train").raw
     assert trained == rounds * sampled * (8 + 2 * 4 * hidden)
-
-
-def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    keys = {**KEYS, "data_dir": cora_dir(), "clients": 3, "algorithm": "standard"}
-    whole = train(tmp_path / "whole", **keys)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "stopped", stop_after(2), **keys)
-    resumed = train(tmp_path / "stopped", resume=tmp_path / "stopped", **keys)
-    assert largest_difference(whole, resumed) == 0
-    assert result_of(resumed)["attempts"] == 2
 
 
 @pytest.mark.parametrize(

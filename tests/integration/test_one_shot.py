@@ -25,10 +25,8 @@ from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
 from tests.support.predictions import summary_of
 from tests.support.runs import (
-    Interrupter,
     events_of,
     ledger_of,
-    model_bytes,
     result_of,
     train,
 )
@@ -73,19 +71,6 @@ def test_bytes_are_those_of_the_closed_form(tmp_path: Path, model: str, basis: s
     products = (width + 1) * (width + 2) // 2 + (width + 1) * 10
     ledger = ledger_of(tmp_path / "run")
     assert ledger.sum(kind="updates_up", purpose="gram").raw == 3 * 8 * products
-
-
-@pytest.mark.parametrize("event", [2, 3, 4, 5])
-def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path, event: int) -> None:
-    whole = train(tmp_path / "whole", **ONE_SHOT, clients=3)
-    out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        train(out, Interrupter(event), **ONE_SHOT, clients=3)
-    train(out, **ONE_SHOT, clients=3, resume=out)
-    assert model_bytes(out) == model_bytes(whole)
-    for name in ("stage_end", "exchange", "round"):
-        stages = [e["stage"] for e in events_of(out) if e["event"] == name]
-        assert stages == sorted({*stages})
 
 
 def test_the_model_predicts_what_it_was_tested_on(

@@ -1,0 +1,81 @@
+"""Every way of training does what all must, or refuses it by a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config.profiles import profile_values
+from tests.support.agents import agents, train_with
+from tests.support.limits import PERMISSIVE
+from tests.support.method_contract import GRAPH, MethodContract, assert_same
+from tests.support.runs import configured, ledger_of, train
+
+#: The default profile's keys; rounds are the contract's.
+LEAN = {
+    key.replace("-", "_"): value for key, value in profile_values("lean").items() if key != "rounds"
+}
+
+
+class TestLazy(MethodContract):
+    keys: ClassVar = {"algorithm": "lazy"}
+
+
+class TestLean(MethodContract):
+    keys: ClassVar = LEAN
+    cut_matters = "each client draws how its few bits are rounded"
+    most_by_masks = 0.1
+    bytes_are_planned = False
+
+
+class TestStandard(MethodContract):
+    keys: ClassVar = {"algorithm": "standard"}
+    no_quorum = "min-clients: 2 .* algorithm standard, whose .* in every round; expected 0"
+
+
+class TestBns(MethodContract):
+    keys: ClassVar = {"algorithm": "bns", "boundary_rate": 0.5}
+    cut_matters = "rows of other clients are sampled"
+    no_quorum = "min-clients: 2 .* algorithm bns, whose .* in every round; expected 0"
+
+
+class TestDrop(MethodContract):
+    keys: ClassVar = {"algorithm": "drop"}
+    cut_matters = "edges between clients are left out"
+
+
+class TestCentral(MethodContract):
+    keys: ClassVar = {"algorithm": "central", "clients": 1}
+    no_masks = "secure-aggregation: masked .* clients 1; expected 3 clients at least, or .* none"
+    no_quorum = "min-clients: got 2; expected at most 1, the number of clients"
+
+    def test_many_clients_train_what_one_does(self, tmp_path: Path, whole: Path) -> None:
+        self.refuses("clients: 2, but algorithm central trains on one", tmp_path / "two", clients=2)
+
+
+class TestRidge(MethodContract):
+    keys: ClassVar = {"solver": "ridge", "basis": "supervised", "basis_blocks": 2}
+    no_quorum = "solver: ridge does not go with min-clients 2; expected rounds, or min-clients 0"
+
+
+class TestPropagation(MethodContract):
+    keys: ClassVar = {"algorithm": "propagation", "layers": 4}
+    no_quorum = (
+        "min-clients 2, since all clients are asked once; expected min-clients 0, or .* lazy"
+    )
+    no_predictions = "the run left no weights to predict with; expected one that trained a model"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("method", MethodContract.__subclasses__())
+def test_agents_train_what_one_process_does(tmp_path: Path, method: type[MethodContract]) -> None:
+    keys = {**GRAPH, **method.keys}
+    config = configured(tmp_path / "run", **keys)
+    with agents(tmp_path / "agents", make_parts(config), settings=PERMISSIVE) as made:
+        run = train_with(made, config)
+    inline = train(tmp_path / "inline", **keys)
+    assert_same(run, inline)
+    assert ledger_of(run).sum(kind="boundary") == ledger_of(inline).sum(kind="boundary")
