@@ -31,7 +31,6 @@ class Epoch:
     Attributes:
         seconds: From its first order to its last step of the optimiser.
         workers: Sums over its steps, of each worker.
-        reduce_s: The host spent on adding gradients.
         numbers: What the tasks counted, ``DEVICE: NAME``.
         imbalance: Of the workers' busy times.
         num_roots: That it trained.
@@ -39,7 +38,6 @@ class Epoch:
 
     seconds: float
     workers: tuple[WorkerTimes, ...]
-    reduce_s: float
     numbers: dict[str, float]
     imbalance: float
     num_roots: int
@@ -169,7 +167,6 @@ class Rig:
         epoch = Epoch(
             seconds=seconds,
             workers=times.workers,
-            reduce_s=times.reduce_s,
             numbers=_added([step.numbers for step in done]),
             imbalance=imbalance([worker.busy_s for worker in times.workers]),
             num_roots=len(plan.items),

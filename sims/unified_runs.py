@@ -144,7 +144,6 @@ class Times:
         slow: On the slow device alone.
         static: Ratios fixed at the speeds alone, cut by number of roots.
         dynamic: Ratios learned, cut by workload.
-        settling: The dynamic epochs before.
     """
 
     names: tuple[str, ...]
@@ -152,7 +151,6 @@ class Times:
     slow: list[Epoch] = field(default_factory=list)
     static: list[Epoch] = field(default_factory=list)
     dynamic: list[Epoch] = field(default_factory=list)
-    settling: list[Epoch] = field(default_factory=list)
 
     def speed_ups(self, kind: str = "dynamic") -> list[float]:
         """Return standard over unified time, epoch by epoch."""
@@ -205,7 +203,8 @@ def measure(
     roots, batch_size = sizes.of(case.sampler)
     with Rig(pool, graph, settings, roots=graph.train[:roots], batch_size=batch_size) as rig:
         learned = Balancer(len(names))
-        times.settling.extend(rig.together(learned) for _ in range(sizes.settling))
+        for _ in range(sizes.settling):
+            rig.together(learned)
         for _ in range(sizes.repeats):
             times.standard.append(rig.alone(0))
             times.slow.append(rig.alone(1, share=_SLOW_SHARE))

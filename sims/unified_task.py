@@ -1,10 +1,10 @@
-"""What a device does in experiments on the unified protocol: slowed on purpose, timed by part."""
+"""What a device does in experiments on the unified protocol, slowed on purpose."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from multiprocessing import current_process
@@ -30,8 +30,6 @@ from retexo_fl.training.stage_model import ModelShape
 
 #: Results that are alive at once: one that is computed, one that is prepared meanwhile.
 BUFFERS: Final = 2
-#: Parts of preparing a share, in their order.
-PARTS: Final = ("sample", "gather", "arrange")
 _NO_DROPOUT: Final = KeyedDropout(rate=0.0, seed=0, stage=0, round=1, step=0)
 
 
@@ -91,7 +89,7 @@ class _Prepared:
 
 
 class UnifiedTask:
-    """Implements :class:`.Task`; tells what each part of it took."""
+    """Implements :class:`.Task`; counts what it samples and copies."""
 
     def __init__(self, device: torch.device, graph: ClientGraph, settings: UnifiedSettings) -> None:
         self.name = device_name(device)
@@ -110,21 +108,21 @@ class UnifiedTask:
 
     def prepare(self, share: Share) -> object:
         """Sample, gather, and arrange what a pass needs."""
-        seconds: dict[str, float] = {}
         counts = self._cache.counts
         hits, copied = counts.hits, counts.bytes_copied
-        with self._part(seconds, "sample"):
+        with self._slowed_preparing():
             sample = self._sampler.sample(share.items, epoch=share.epoch, batch=share.batch)
-        with self._part(seconds, "gather"):
+        with self._slowed_preparing():
             rows = self._cache.rows(sample.nodes, next(self._buffers).view(len(sample.nodes)))
             self._wait_for_link(counts.bytes_copied - copied)
-        with self._part(seconds, "arrange"):
+        with self._slowed_preparing():
             batch = self._model.prepare(sample, rows)
-        numbers = {f"{part} s": spent for part, spent in seconds.items()}
-        numbers["aggregations"] = sample.num_aggregations
-        numbers["rows"] = len(sample.nodes)
-        numbers["hits"] = counts.hits - hits
-        numbers["copied bytes"] = counts.bytes_copied - copied
+        numbers: dict[str, float] = {
+            "aggregations": sample.num_aggregations,
+            "rows": len(sample.nodes),
+            "hits": counts.hits - hits,
+            "copied bytes": counts.bytes_copied - copied,
+        }
         return _Prepared(batch=batch, numbers=numbers)
 
     def sums(self, weights: torch.Tensor, prepared: object) -> ShareSums:
@@ -138,12 +136,8 @@ class UnifiedTask:
             numbers={"loss_sum": found.loss_sum, "count": found.count, **numbers},
         )
 
-    @contextmanager
-    def _part(self, seconds: dict[str, float], name: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        with slowed(self._slowness.factor if self._device.type == "cpu" else 1.0):
-            yield
-        seconds[name] = time.perf_counter() - begun
+    def _slowed_preparing(self) -> AbstractContextManager[None]:
+        return slowed(self._slowness.factor if self._device.type == "cpu" else 1.0)
 
     @contextmanager
     def _slowed_computing(self) -> Iterator[None]:

@@ -1,52 +1,31 @@
 """One machine's devices together: the tables and figures of the Unified CPU-GPU protocol.
 
 Lin, Deng and Prasanna, "A Unified CPU-GPU Protocol for GNN Training" (CF'24): table 3 (time of an
-epoch), table 4 (utilisation), figures 3, 6 and 7 (breakdown, balance, cache). Where there is no GPU
-two worker processes play devices of unequal speed, and everything is labelled so.
+epoch), table 4 (utilisation) and figure 7 (cache). Where there is no GPU two worker processes play
+devices of unequal speed, and everything is labelled so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
-from retexo_fl.additions.devices.sampling.full import FullSampler
-from retexo_fl.additions.devices.sampling.workloads import root_workloads
 from sims.catalogue import Setting
+from sims.charts import draw_bars
 from sims.mini_batch_graphs import MiniBatchGraph, read_graph
-from sims.outcome import Outcome
-from sims.simulated_balance import simulate
-from sims.unified_figures import (
-    draw_balance,
-    draw_breakdown,
-    draw_cache,
-    draw_epochs,
-    draw_skewed,
-)
-from sims.unified_rows import (
-    POLICIES,
-    SKEWED_BATCH,
-    SPEEDS,
-    STEADY,
-    Balanced,
-    Measured,
-    Skewed,
-    balance_rows,
-    cache_rows,
-    checks_of,
-    epoch_rows,
-    skewed_rows,
-    use_rows,
-)
+from sims.outcome import Axes, Check, Draw, Figures, Outcome
+from sims.unified_rows import LEAST_REACHED, Measured, cache_rows, epoch_rows, use_rows
 from sims.unified_runs import (
+    HETEROGENEOUS,
     SAMPLERS,
+    WITH_GPU,
     Case,
     Devices,
     Sizes,
-    choice_of,
     devices_here,
     measure,
     measure_cache,
@@ -84,7 +63,7 @@ CACHES: Final[Mapping[str, tuple[str, float]]] = {
 
 
 def run(setting: Setting) -> Outcome:
-    """Measure epochs on this machine's devices, and the balancer on a simulated clock."""
+    """Measure epochs on this machine's devices."""
     dataset = QUICK_DATASET if setting.quick else DATASET
     graph = read_graph(Path(setting.folder_with(dataset)), dataset, seed=0)
     devices = devices_here()
@@ -93,9 +72,6 @@ def run(setting: Setting) -> Outcome:
     cases = [Case(*pair) for pair in product(SAMPLERS, MODELS[1:] if setting.quick else MODELS)]
     caches = dict(list(CACHES.items())[:2]) if setting.quick else CACHES
     measured = [_measured(graph, pair, cases, caches, sizes) for pair in devices]
-    balanced = _balanced(graph, sizes)
-    skewed = _skewed(graph, sizes)
-    ideal = [speeds[0] / sum(speeds) for speeds in SPEEDS]
     label = " and ".join(one.devices.label for one in measured)
     return Outcome(
         title=f"Unified CPU-GPU protocol, on {label}",
@@ -104,18 +80,7 @@ def run(setting: Setting) -> Outcome:
             *(row for one in measured for case in cases for row in epoch_rows(one, case)),
             *(row for one in measured for case in cases for row in use_rows(one, case)),
             *(row for one in measured for row in cache_rows(one)),
-            *balance_rows(balanced),
-            *skewed_rows(skewed),
         ],
-        checks=tuple(checks_of(measured, balanced, skewed, quick=setting.quick)),
-        pictures=(
-            *(partial(draw_epochs, one.times, one.devices.label) for one in measured),
-            *(partial(draw_breakdown, one.times, one.devices.label) for one in measured),
-            *(partial(draw_cache, one.caches, one.devices.label) for one in measured),
-            partial(draw_balance, balanced, "ratio", ideal),
-            partial(draw_balance, balanced, "imbalance", ()),
-            partial(draw_skewed, skewed),
-        ),
     )
 
 
@@ -137,32 +102,6 @@ def _measured(
         )
 
 
-def _balanced(graph: MiniBatchGraph, sizes: Sizes) -> Balanced:
-    found = {}
-    for name in SAMPLERS:
-        count, batch_size = sizes.of(name)
-        roots = graph.adjacency.near_together(graph.train[:count])
-        sampler = choice_of(name).make(graph.adjacency, roots)
-        workloads = root_workloads(sampler, roots, cache=None)
-        for policy in POLICIES:
-            found[name, policy.name] = simulate(
-                policy, sampler, roots, workloads, SPEEDS, batch_size=batch_size
-            )
-    return found
-
-
-def _skewed(graph: MiniBatchGraph, sizes: Sizes) -> Skewed:
-    """Simulate one layer over all neighbours: a root costs its degree, which is skewed."""
-    roots = graph.train[: sizes.roots]
-    sampler = FullSampler(graph.adjacency, 1)
-    workloads = root_workloads(sampler, roots, cache=None)
-    batch_size = min(SKEWED_BATCH, sizes.batch)
-    return {
-        policy.name: simulate(policy, sampler, roots, workloads, STEADY, batch_size=batch_size)
-        for policy in POLICIES
-    }
-
-
 def _described(graph: MiniBatchGraph, measured: list[Measured], sizes: Sizes) -> dict[str, Any]:
     shadow_roots, shadow_batch = sizes.of("shadow")
     notes: dict[str, Any] = {
@@ -181,8 +120,6 @@ def _described(graph: MiniBatchGraph, measured: list[Measured], sizes: Sizes) ->
         "standard": "training on the first device alone, by the same samplers, buffers, prepared "
         "ahead alike; static: ratios of the speeds alone, mini-batches cut by number of roots; "
         "dynamic: ratios learned from equal ones on, cut by workload",
-        "skewed mini-batches": f"{min(SKEWED_BATCH, sizes.batch)} roots, one layer over all "
-        "neighbours: a root costs its degree",
         "reference": "of a time, standard training of ours; of a speed-up, the paper's table 3, "
         "Reddit on an A100-3g.20gb; of a part of a bound, the part that must be reached",
         "speeds alone promise": "1 + v2/v1, of each device alone on whole mini-batches, measured "
@@ -208,3 +145,121 @@ def _devices_note(devices: Devices) -> str:
         "time is so many times its CPU time. In the experiments on caches alone, feature rows come "
         f"to cpu:0 as if over a link of {devices.link_bytes_per_s / 1e6:g} MB/s (it sleeps)"
     )
+
+
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold; two mini-batches take no time worth comparing."""
+    there = _there(figures)
+    lines = [_bound_check(figures, label, cases) for label, cases in there.items()]
+    if quick:
+        return lines
+    return [
+        *lines,
+        *(line for item in there.items() for line in _time_checks(figures, *item)),
+        *(_cache_check(figures, label) for label in there),
+    ]
+
+
+def _there(figures: Figures) -> dict[str, list[str]]:
+    """Return the cases that were measured, by the devices' label."""
+    labels = [devices.label for devices in (HETEROGENEOUS, *WITH_GPU)]
+    names = [", ".join(pair) for pair in product(SAMPLERS, MODELS)]
+    there = {
+        label: [name for name in names if f"epoch, standard, {name}, {label}" in figures]
+        for label in labels
+    }
+    return {label: cases for label, cases in there.items() if cases}
+
+
+def _bound_check(figures: Figures, label: str, cases: Sequence[str]) -> Check:
+    most = max(_reached(figures, label, cases))
+    return Check(
+        line=f"{label}: no case is above the bound by the speeds that devices have in the same "
+        f"epochs (most: {most:.2f})",
+        holds=most <= 1,
+    )
+
+
+def _time_checks(figures: Figures, label: str, cases: Sequence[str]) -> list[Check]:
+    least = min(_reached(figures, label, cases))
+    gains = [median(figures[f"speed-up, dynamic, {case}, {label}"].values) for case in cases]
+    return [
+        Check(
+            line=f"{label}: every case reaches {LEAST_REACHED:.0%} of that bound "
+            f"(least: {least:.2f})",
+            holds=least >= LEAST_REACHED,
+            is_target=True,
+        ),
+        Check(line=f"{label}: every case is faster than standard", holds=min(gains) > 1),
+    ]
+
+
+def _reached(figures: Figures, label: str, cases: Sequence[str]) -> list[float]:
+    return [figures[f"part of the bound reached, {case}, {label}"].ours for case in cases]
+
+
+def _cache_check(figures: Figures, label: str) -> Check:
+    without, cached = list(CACHES)[:2]
+    seconds = {
+        (kind, cache): median(figures[f"epoch, {kind}, cache {cache}, {label}"].values)
+        for kind, cache in product(("standard", "dynamic"), (without, cached))
+    }
+    return Check(
+        line=f"{label}: {cached} cached makes standard and unified epochs shorter",
+        holds=all(
+            seconds[kind, cached] < seconds[kind, without] for kind in ("standard", "dynamic")
+        ),
+    )
+
+
+def pictures(figures: Figures) -> list[Draw]:
+    """Return what draws epochs, how busy devices are in them, and caches."""
+    return [
+        partial(draw, figures, label, cases)
+        for label, cases in _there(figures).items()
+        for draw in (_draw_epochs, _draw_use, _draw_caches)
+    ]
+
+
+def _draw_epochs(figures: Figures, label: str, cases: Sequence[str], axes: Axes) -> None:
+    kinds = {"standard alone": "standard", "static": "static", "dynamic": "dynamic"}
+    series = {
+        name: [figures[f"epoch, {kind}, {case}, {label}"].values for case in cases]
+        for name, kind in kinds.items()
+    }
+    draw_bars(axes, [case.replace(", ", "\n") for case in cases], series)
+    axes.set_title(f"seconds of an epoch\n{label}", fontsize=9)
+    axes.set_ylabel("seconds (dots: epochs)")
+
+
+def _draw_use(figures: Figures, label: str, cases: Sequence[str], axes: Axes) -> None:
+    ending = f" computes, dynamic, {cases[0]}, {label}"
+    fast, slow = (name.removesuffix(ending) for name in figures if name.endswith(ending))
+    bars = {
+        f"{fast} alone": f"{fast} computes, standard",
+        f"{fast}, both": f"{fast} computes, dynamic",
+        f"{slow}, both": f"{slow} computes, dynamic",
+    }
+    series = {
+        name: [figures[f"{metric}, {case}, {label}"].values for case in cases]
+        for name, metric in bars.items()
+    }
+    draw_bars(axes, [case.replace(", ", "\n") for case in cases], series)
+    axes.set_title(f"share of an epoch in which a device computes\n{label}", fontsize=9)
+    axes.set_ylabel("share (dots: epochs)")
+
+
+def _draw_caches(figures: Figures, label: str, cases: Sequence[str], axes: Axes) -> None:
+    del cases  # caches are measured on one of them
+    hits = {
+        cache: row.ours
+        for cache in CACHES
+        if (row := figures.get(f"hit rate, dynamic, cache {cache}, {label}")) is not None
+    }
+    series = {
+        name: [figures[f"epoch, {kind}, cache {cache}, {label}"].values for cache in hits]
+        for name, kind in {"standard alone": "standard", "dynamic": "dynamic"}.items()
+    }
+    draw_bars(axes, [f"{cache}\nhits {rate:.0%}" for cache, rate in hits.items()], series)
+    axes.set_title(f"seconds of an epoch by cache, neighbour, sage\n{label}", fontsize=9)
+    axes.set_ylabel("seconds (dots: epochs)")
