@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final, Self
 
@@ -74,6 +74,32 @@ class Volume:
             payload=self.payload + other.payload,
             wire=wire,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes of one exchange as one client counted them, over all peers."""
+
+    boundary: Volume = field(default_factory=Volume)
+    control: Volume = field(default_factory=Volume)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return the sum of both kinds."""
+        return Traffic(
+            boundary=self.boundary + other.boundary, control=self.control + other.control
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTraffic:
+    """Bytes of the exchanges inside a round, both ways; nothing for algorithms without any."""
+
+    sent: Traffic = field(default_factory=Traffic)
+    received: Traffic = field(default_factory=Traffic)
+
+    def __add__(self, other: PeerTraffic) -> PeerTraffic:
+        """Return the sum of both directions."""
+        return PeerTraffic(sent=self.sent + other.sent, received=self.received + other.received)
 
 
 class TrafficLedger:

@@ -29,7 +29,6 @@ from retexo_fl.client.api import (
     PredictRequest,
     PublishAnswer,
     PublishRequest,
-    Traffic,
     TrainAnswer,
     TrainRequest,
     is_lacking,
@@ -43,6 +42,7 @@ from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.ledger import Traffic
 from retexo_fl.methods.clients import client_class, exchange_in_rounds
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.rounds import Steps

@@ -293,7 +293,7 @@ class AgentJobs:
             most_rounds=self._limits.most_rounds,
             carrier=self._carrier,
         )
-        job.client.sign_masks(self._signer, least_clients=self._limits.least_clients)
+        job.client.masks.sign_by(self._signer, least_clients=self._limits.least_clients)
         self.had_masked |= job.client.tells_sums_alone
         return job
 

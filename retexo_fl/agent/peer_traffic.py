@@ -9,11 +9,11 @@ import csv
 import os
 from pathlib import Path
 
-from retexo_fl.client.api import PeerTraffic, Ticket, Traffic
+from retexo_fl.client.api import Ticket
 from retexo_fl.client.moved import EXCHANGE
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
-from retexo_fl.ledger import Account, TrafficLedger
+from retexo_fl.ledger import Account, PeerTraffic, Traffic, TrafficLedger
 
 
 class PeerTrafficBook:

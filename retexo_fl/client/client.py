@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ from retexo_fl.client.api import (
     KeysRequest,
     LabelsAnswer,
     LabelsRequest,
-    PeerTraffic,
     PublishAnswer,
     PublishRequest,
     Request,
@@ -61,15 +60,13 @@ from retexo_fl.errors import (
     MaskingKeysLost,
 )
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.ledger import PeerTraffic
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.label_facts import class_counts, classes_by_use
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate, Tally
-
-if TYPE_CHECKING:
-    from retexo_fl.channels.key_signing import RosterSigner
 
 AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
 
@@ -86,6 +83,7 @@ class GraphClient(Answering):
         shape: Sizes of the model that it trains.
         weights: What it computes with.
         crossing: What it exchanges before stages.
+        masks: Its keys and its cohort, or none.
     """
 
     crossing_class: ClassVar[type[Crossing]] = Crossing
@@ -120,7 +118,7 @@ class GraphClient(Answering):
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
         facts = sum_facts(config, self.shape.classes)
         self._sealing = sealing_of(config, facts, job=job, client=partition.client, store=store)
-        self._masks = self._sealing.masks
+        self.masks = self._sealing.masks
         self.crossing = self.crossing_class(
             partition, config, job=job, channel=channel, weights=self.weights, sealing=self._sealing
         )
@@ -159,7 +157,7 @@ class GraphClient(Answering):
             edge_features=self._edge_values.num_attributes,
             directed=self._edge_values.is_directed,
             recipe=part.recipe_digest,
-            **self._masks.told(request.ticket.attempt, counts, self._told_labels),
+            **self.masks.told(request.ticket.attempt, counts, self._told_labels),
         )
 
     def _told_labels(self) -> dict[str, Any]:
@@ -197,11 +195,11 @@ class GraphClient(Answering):
     def keys(self, request: KeysRequest) -> KeysAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        return self._masks.learn(request)
+        return self.masks.learn(request)
 
     def counts(self, request: CountsRequest) -> CountsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._masks.check_asked()
+        self.masks.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
         others = dict.fromkeys({*USES} - self._uses, 0)
@@ -210,7 +208,7 @@ class GraphClient(Answering):
 
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._masks.check_asked()
+        self.masks.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
         answer = self._sealing.computed(
@@ -221,15 +219,6 @@ class GraphClient(Answering):
     def _class_counts(self) -> tuple[int, ...]:
         """Return (3 C,) counts: see :class:`.LabelsAnswer`."""
         return class_counts(self._labels_by_use(), self._partition.num_classes)
-
-    def sign_masks(self, signer: RosterSigner | None, *, least_clients: int) -> None:
-        """Sign the masking key, and believe no other client's that its owner has not signed.
-
-        Args:
-            signer: Signs and checks.
-            least_clients: Sums of fewer clients are refused.
-        """
-        self._masks.sign_by(signer, least_clients=least_clients)
 
     @property
     def tells_sums_alone(self) -> bool:
@@ -352,7 +341,7 @@ class GraphClient(Answering):
             without_keys: As for :meth:`.ClientMasks.uses`.
         """
         self._admit(ticket)
-        uses = self._masks.uses(ticket, without_keys=without_keys)
+        uses = self.masks.uses(ticket, without_keys=without_keys)
         if uses == self._uses:
             return
         self._uses = uses

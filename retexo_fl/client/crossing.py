@@ -21,7 +21,6 @@ from retexo_fl.client.api import (
     PublishAnswer,
     PublishRequest,
     Ticket,
-    Traffic,
     chain_digest,
 )
 from retexo_fl.client.mailbox import Mailbox
@@ -41,6 +40,7 @@ from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.base import StageInput
+from retexo_fl.ledger import Traffic
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.sent_rows import parted_rows, sent_rows

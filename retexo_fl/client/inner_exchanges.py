@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from retexo_fl.channels.base import BlockKey, Channel
-from retexo_fl.client.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, TrainRequest
+from retexo_fl.client.api import EvaluateRequest, Ticket, TrainRequest
 from retexo_fl.client.peer_exchange import InnerBlock, PeerExchange, RoundName
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.errors import ExchangeIncomplete
@@ -28,6 +28,7 @@ from retexo_fl.exchange import (
     to_dense,
     wire_codec,
 )
+from retexo_fl.ledger import PeerTraffic, Traffic
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Answer = TypeVar("Answer")

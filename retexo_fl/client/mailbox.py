@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from retexo_fl.channels.base import Channel
-from retexo_fl.client.api import Ticket, Traffic
+from retexo_fl.client.api import Ticket
 from retexo_fl.client.peer_exchange import PeerExchange, StageExchange
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
 from retexo_fl.errors import ConfigurationError, ExchangeIncomplete
@@ -25,6 +25,7 @@ from retexo_fl.exchange import (
 )
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.plan.vectors import PeerPlan
+from retexo_fl.ledger import Traffic
 
 #: Called with stage, peer, bytes, and ``out`` or ``in``.
 WatchBlocks: TypeAlias = Callable[[int, int, Traffic, str], None]

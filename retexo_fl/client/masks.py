@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from retexo_fl.client.masked_answers import form_of, numbers_of, told_form
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
-from retexo_fl.masking.agreement import LEAST, USES
+from retexo_fl.masking.agreement import LEAST, USES, Agreement
 from retexo_fl.masking.holder import Maskable, MaskHolder
 from retexo_fl.masking.keys import KEY_BYTES, Label, PublicKeys, SecretKeys, rows_of
 from retexo_fl.masking.long_number import LongNumber
@@ -38,12 +38,43 @@ from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import WIDE, Form
 from retexo_fl.units import clients_named, counted
 
-if TYPE_CHECKING:
-    from retexo_fl.channels.key_signing import RosterSigner
-
 #: Names in the store: what no disk of a client that signs has, and what all may know.
 _NOTE: Final = "masking"
 _USES_NOTE: Final = "uses"
+
+
+class KeySigner(Protocol):
+    """Signs a client's masking keys for its owner: :class:`.RosterSigner`."""
+
+    @property
+    def agreement(self) -> Callable[[], Agreement]:
+        """Returns which sums the owner agreed to.
+
+        It raises AgreementError where the owners agreed on none that the client may answer by.
+        """
+
+    @property
+    def brings(self) -> Callable[[], frozenset[str]]:
+        """Returns the uses that the owner promised data of; it raises as ``agreement`` does."""
+
+    def sign(self, job: str, attempt: int, public: bytes) -> bytes:
+        """Return 88 bytes: which process this is, and its signature of that and a masking key."""
+
+    def check(
+        self, job: str, attempt: int, publics: Mapping[int, bytes], signed: bytes
+    ) -> dict[int, int]:
+        """Return, by client, how often it was started, as is signed with its key.
+
+        Args:
+            job: Name of the job.
+            attempt: Of the job.
+            publics: By client, its masking key.
+            signed: What :meth:`sign` has returned at each, in this order.
+
+        Raises:
+            SecureAggregationRefused: Some client's key is not signed by its owner.
+            CheckpointError: What is remembered of others could not be read or written.
+        """
 
 
 class ClientMasks:
@@ -70,11 +101,11 @@ class ClientMasks:
         self._clients = clients
         self._config = config
         self.least_clients = LEAST
-        self.signer: RosterSigner | None = None
+        self.signer: KeySigner | None = None
         #: What labels of an attempt have in common, and what hides numbers under them.
         self._attempt: tuple[Label, MaskHolder] | None = None
 
-    def sign_by(self, signer: RosterSigner | None, *, least_clients: int) -> None:
+    def sign_by(self, signer: KeySigner | None, *, least_clients: int) -> None:
         """Answer others that belong to owners, too; keys are in memory alone from now on.
 
         Args:
@@ -138,7 +169,7 @@ class ClientMasks:
                 is not signed by its owner, of an earlier process than was seen, or another without
                 being of a later process; or the keys are those that others have replaced.
             AgreementError: The owners' agreement does not have the client.
-            CheckpointError: As :meth:`.RosterSigner.check`.
+            CheckpointError: As :meth:`KeySigner.check`.
         """
         self._check_cohort(request)
         publics = self._keys_in(request)
@@ -199,7 +230,7 @@ class ClientMasks:
         Raises:
             MaskingKeysLost: It has no keys of the attempt.
             SecureAggregationRefused: Owners agreed on something else since, with other parts.
-            AgreementError: As :meth:`.RosterSigner.agreement`.
+            AgreementError: As :meth:`KeySigner.agreement`.
         """
         try:
             common, _ = self._known(ticket)
@@ -222,7 +253,7 @@ class ClientMasks:
         """Return what the owners agreed on, which all clients tell; None in a simulation.
 
         Raises:
-            AgreementError: As :meth:`.RosterSigner.agreement`.
+            AgreementError: As :meth:`KeySigner.agreement`.
         """
         return None if self.signer is None else self.signer.agreement().content
 
@@ -233,7 +264,7 @@ class ClientMasks:
             has: Those that it has nodes of: without an agreement it tells these.
 
         Raises:
-            AgreementError: As :meth:`.RosterSigner.agreement`.
+            AgreementError: As :meth:`KeySigner.agreement`.
         """
         return frozenset(has) if self.signer is None else self.signer.brings()
 
@@ -241,7 +272,7 @@ class ClientMasks:
         """Return what the names of the job's rows begin with (:func:`.rows_of`).
 
         Raises:
-            AgreementError: As :meth:`.RosterSigner.agreement`.
+            AgreementError: As :meth:`KeySigner.agreement`.
         """
         return rows_of(self._config, b"" if self.signer is None else self.signer.agreement().digest)
 

@@ -14,18 +14,10 @@ from typing import Any, Final, Self
 import numpy as np
 
 from retexo_fl.client import schema
-from retexo_fl.client.api import (
-    CollectRequest,
-    EvaluateRequest,
-    PeerTraffic,
-    Request,
-    Ticket,
-    Traffic,
-    TrainRequest,
-)
+from retexo_fl.client.api import CollectRequest, EvaluateRequest, Request, Ticket, TrainRequest
 from retexo_fl.client.store import ClientStore
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.ledger import Volume
+from retexo_fl.ledger import PeerTraffic, Traffic, Volume
 
 #: Before numbers under masks stands under which keys of the cohort they are.
 KEYS_BYTES: Final = 8

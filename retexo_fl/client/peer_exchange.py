@@ -20,7 +20,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from retexo_fl.channels.base import BlockKey, Channel
-from retexo_fl.client.api import Traffic
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import (
@@ -32,7 +31,7 @@ from retexo_fl.exchange import (
     encode_block,
 )
 from retexo_fl.graph.plan.vectors import PeerPlan
-from retexo_fl.ledger import Volume
+from retexo_fl.ledger import Traffic, Volume
 
 _LOG: Final = logging.getLogger(__name__)
 

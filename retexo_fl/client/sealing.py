@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -27,14 +27,13 @@ from retexo_fl.client.api import (
     EvaluateRequest,
     KeysAnswer,
     KeysRequest,
-    PeerTraffic,
     PredictRequest,
     PublishAnswer,
     Request,
     Ticket,
     TrainAnswer,
 )
-from retexo_fl.client.masks import ClientMasks
+from retexo_fl.client.masks import ClientMasks, KeySigner
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
 from retexo_fl.client.stage_rows import rows_that_fit
 from retexo_fl.client.store import ClientStore
@@ -54,10 +53,8 @@ from retexo_fl.errors import (
     StaleAttempt,
 )
 from retexo_fl.exchange import Vectors
+from retexo_fl.ledger import PeerTraffic
 from retexo_fl.masking.agreement import USES
-
-if TYPE_CHECKING:
-    from retexo_fl.channels.key_signing import RosterSigner
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +104,7 @@ class NoMasks:
         del attempt
         return {**asdict(counts), **labels()}
 
-    def sign_by(self, signer: RosterSigner | None, *, least_clients: int) -> None:
+    def sign_by(self, signer: KeySigner | None, *, least_clients: int) -> None:
         """Sign no keys: there are none."""
 
     def check_asked(self) -> None:

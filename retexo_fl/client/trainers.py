@@ -10,7 +10,6 @@ import numpy as np
 from retexo_fl.addition import DEVICES
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.layers.base import StageInput
-from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.recipe import Recipe, objective_of
 from retexo_fl.training.rounds import Steps
@@ -52,7 +51,7 @@ class DeviceTrainers(Protocol):
         ...
 
     def whole(
-        self, trainer: EndToEndTrainer, inputs: StageInput, nodes: NodeSets, *, recipe: Recipe
+        self, trainer: WholeTrainer, inputs: StageInput, nodes: NodeSets, *, recipe: Recipe
     ) -> WholeTrainer:
         """Return the trainer of all layers, which judges as ``trainer`` does."""
         ...
@@ -138,15 +137,14 @@ class ClientTrainers:
             self._shape, stage, inputs, self._nodes, seed=self._config.seed, recipe=self.recipe
         )
 
-    def whole(self, inputs: StageInput, plan: EndToEndPlan) -> WholeTrainer:
+    def whole(self, trainer: WholeTrainer, inputs: StageInput) -> WholeTrainer:
         """Return the trainer of all layers.
 
         Args:
+            trainer: Trains without mini-batches, and judges in any case.
             inputs: Features of own and boundary nodes, edges, degrees.
-            plan: How it trains without mini-batches, and judges in any case.
         """
         self._let_go()
-        trainer = EndToEndTrainer(self._shape, inputs, self._nodes, plan=plan)
         devices = self._shared()
         if devices is None:
             return trainer

@@ -12,8 +12,8 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 
 from retexo_fl.channels.base import BlockKey
-from retexo_fl.client.api import Traffic
 from retexo_fl.exchange import BlockHeader, FixedVectors
+from retexo_fl.ledger import Traffic
 
 #: Names an exchange: job, stage, digest.
 ExchangeId: TypeAlias = tuple[str, int, bytes]

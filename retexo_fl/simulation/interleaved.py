@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from retexo_fl.channels import BlockKey, MemoryChannel
-from retexo_fl.client.api import PeerTraffic, Ticket, Traffic
+from retexo_fl.client.api import Ticket
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.peer_exchange import RoundName
 from retexo_fl.errors import LocalProtocolError
+from retexo_fl.ledger import PeerTraffic, Traffic
 from retexo_fl.training.rounds import InnerExchange, Steps
 
 Result = TypeVar("Result")

@@ -17,13 +17,13 @@ from retexo_fl.client.api import (
     ClientApi,
     EvaluateAnswer,
     EvaluateRequest,
-    PeerTraffic,
     Request,
     Ticket,
     TrainAnswer,
     TrainRequest,
 )
 from retexo_fl.client.peer_exchange import RoundName
+from retexo_fl.ledger import PeerTraffic
 from retexo_fl.simulation.interleaved import RoundOutcome, Watcher, no_watch, run_round
 from retexo_fl.training.rounds import Steps
 

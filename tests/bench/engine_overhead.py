@@ -31,13 +31,13 @@ from retexo_fl.client.api import (
     PublishRequest,
     Sums,
     Ticket,
-    Traffic,
     TrainAnswer,
     TrainRequest,
 )
 from retexo_fl.config import config_values, make_config
 from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.ledger import Traffic
 from retexo_fl.run_log.events import Event, RoundClosed, Started
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.bench.measure import Spread, quotient

@@ -533,7 +533,7 @@ class History:
             identity = self._files.identities[c]
             if c in self._versions:
                 signer = Introductions(self._settings(c, version), identity).signer()
-                client.sign_masks(signer, least_clients=LEAST)
+                client.masks.sign_by(signer, least_clients=LEAST)
             clients.append(client)
         assert self._federation is not None
         made: list[ClientApi] = [*clients]

@@ -74,7 +74,7 @@ class Owned:
         assert self.clients is not None
         state = self.folder / str(client) / "state"
         signer = signer_of(self.identities[client], self.roster, self.federation, state)
-        self.clients.find(job, client).sign_masks(signer, least_clients=3)
+        self.clients.find(job, client).masks.sign_by(signer, least_clients=3)
 
     def change(self, grid: FickleGrid, message: Message) -> None:
         ticket = records.read_request(message).ticket

@@ -25,7 +25,6 @@ from retexo_fl.client.api import (
     PublishAnswer,
     PublishRequest,
     Request,
-    Traffic,
     chain_digest,
 )
 from retexo_fl.client.client import GraphClient
@@ -45,6 +44,7 @@ from retexo_fl.errors import (
 )
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.graph import GraphPartition
+from retexo_fl.ledger import Traffic
 from retexo_fl.masking.agreement import Agreement, Cohort, simulated
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.layer_trainer import LayerTrainer

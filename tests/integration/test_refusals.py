@@ -748,7 +748,7 @@ KEYS_OF_A_COHORT = [
     Refusal(
         whom=cohort,
         asked=(
-            lambda server: server.clients[0].sign_masks(server.signers[0], least_clients=5),
+            lambda server: server.clients[0].masks.sign_by(server.signers[0], least_clients=5),
             lambda server: server.greet(1),
             lambda server: server.hand_out(1, server.everyone, to=[0]),
         ),
@@ -791,7 +791,7 @@ def begin_anew(server: Adversary) -> None:
     """Have all clients be in processes that have just started, and give them keys."""
     for client, signer in zip(server.clients, server.signers, strict=True):
         assert isinstance(client, GraphClient)
-        client.sign_masks(signer, least_clients=3)
+        client.masks.sign_by(signer, least_clients=3)
     server.greet(1)
     server.hand_out(1, server.everyone)
 

@@ -135,7 +135,7 @@ class Adversary:
             )
             written[part.client].mkdir()
             signers.append(signer_of(identity, roster, federation))
-            client.sign_masks(signers[-1], least_clients=3)
+            client.masks.sign_by(signers[-1], least_clients=3)
             made.append(client)
         server = cls(made, parts, config, federation.agreement)
         server.predictions, server.signers = written, signers

@@ -11,18 +11,24 @@ from retexo_fl.client.api import (
     CollectRequest,
     HelloAnswer,
     MaskedAnswer,
-    PeerTraffic,
     PublishAnswer,
     Request,
     Ticket,
-    Traffic,
 )
 from retexo_fl.client.moved import EXCHANGE
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.asking import SUM, WaitPolicy, Who, members
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.ledger import ALL_PEERS, OF_COHORT, Account, TrafficLedger, Volume
+from retexo_fl.ledger import (
+    ALL_PEERS,
+    OF_COHORT,
+    Account,
+    PeerTraffic,
+    Traffic,
+    TrafficLedger,
+    Volume,
+)
 from retexo_fl.units import clients_named, format_counted
 
 #: By attempt and stage, the clients of whom it is not known what their exchange moved.

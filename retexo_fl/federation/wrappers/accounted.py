@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from retexo_fl.client.api import EvaluateAnswer, PeerTraffic, TrainAnswer
+from retexo_fl.client.api import EvaluateAnswer, TrainAnswer
 from retexo_fl.federation.asking import Answers, Ask, Round, through
 from retexo_fl.federation.asking.ask import T
 from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.ledger import PeerTraffic
 
 
 def accounted(asking: Round[T], clients: Clients) -> Round[T]:

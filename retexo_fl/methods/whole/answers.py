@@ -16,7 +16,6 @@ from retexo_fl.client.api import (
     CountsAnswer,
     EvaluateAnswer,
     EvaluateRequest,
-    PeerTraffic,
     Request,
     Ticket,
     TrainAnswer,
@@ -26,8 +25,9 @@ from retexo_fl.client.api import (
 from retexo_fl.client.client import AnyAnswer, GraphClient
 from retexo_fl.client.sealing import Found
 from retexo_fl.client.trainers import WholeTrainer
+from retexo_fl.ledger import PeerTraffic
 from retexo_fl.training.boundary_sampling import BoundarySampling
-from retexo_fl.training.end_to_end import EndToEndPlan
+from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.rounds import Steps, run_alone
 
 
@@ -167,4 +167,5 @@ class EndToEndClient(GraphClient):
             sampling=self._sampling,
             recompute=config.activations == "recompute",
         )
-        return self._made.whole(inputs, plan)
+        trainer = EndToEndTrainer(self.shape, inputs, self._nodes, plan=plan)
+        return self._made.whole(trainer, inputs)

@@ -25,7 +25,6 @@ from retexo_fl.client.api import (
     LabelsAnswer,
     LabelsRequest,
     MaskedAnswer,
-    PeerTraffic,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
@@ -33,7 +32,6 @@ from retexo_fl.client.api import (
     Request,
     Sums,
     Ticket,
-    Traffic,
     TrainAnswer,
     TrainRequest,
 )
@@ -45,7 +43,7 @@ from retexo_fl.errors import (
     RetexoError,
     StaleAttempt,
 )
-from retexo_fl.ledger import Volume
+from retexo_fl.ledger import PeerTraffic, Traffic, Volume
 
 TICKET = Ticket(job="job-1", attempt=2, stage=1, round=7, weights_digest=bytes(range(32)))
 WEIGHTS = np.array([1.5, -0.0, 3e-38, 7.0], np.float32)

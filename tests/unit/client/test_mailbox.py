@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.channels import MemoryChannel
-from retexo_fl.client.api import Ticket, Traffic, chain_digest
+from retexo_fl.client.api import Ticket, chain_digest
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.peer_exchange import StageExchange
 from retexo_fl.client.preparation import make_parts
@@ -18,6 +18,7 @@ from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.exchange import encode_block, to_dense
 from retexo_fl.exchange.frames import encode_frame, parse_frame
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.ledger import Traffic
 
 TICKET = Ticket(job="job-1", attempt=1, weights_digest=chain_digest(b"", None))
 WIDTH = 3

@@ -7,18 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retexo_fl.client.api import (
-    CollectRequest,
-    EvaluateRequest,
-    PeerTraffic,
-    Ticket,
-    Traffic,
-    TrainRequest,
-)
+from retexo_fl.client.api import CollectRequest, EvaluateRequest, Ticket, TrainRequest
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved, moved_length
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.ledger import Volume
+from retexo_fl.ledger import PeerTraffic, Traffic, Volume
 
 SENT = Traffic(
     boundary=Volume(messages=3, raw=700, payload=500, wire=520), control=Volume(payload=9, wire=9)

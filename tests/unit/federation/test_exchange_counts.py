@@ -12,13 +12,12 @@ from retexo_fl.client.api import (
     PublishAnswer,
     PublishRequest,
     Ticket,
-    Traffic,
 )
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import collect, publish
-from retexo_fl.ledger import TrafficLedger, Volume
+from retexo_fl.ledger import Traffic, TrafficLedger, Volume
 from tests.support.fickle_grid import FickleGrid
 from tests.support.promises import hello_of
 

@@ -19,7 +19,6 @@ from retexo_fl.client.api import (
     PublishRequest,
     Request,
     Ticket,
-    Traffic,
     question_of,
 )
 from retexo_fl.errors import RemoteProtocolError
@@ -27,7 +26,7 @@ from retexo_fl.federation.asking import Ask, Messenger, Round, WaitPolicy
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.exchange_with import ExchangeWith
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.ledger import TrafficLedger, Volume
+from retexo_fl.ledger import Traffic, TrafficLedger, Volume
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.promises import hello_of
 

@@ -35,7 +35,6 @@ from retexo_fl.client.api import (
     LabelsAnswer,
     LabelsRequest,
     MaskedAnswer,
-    PeerTraffic,
     PredictAnswer,
     PredictedAnswer,
     PredictedRequest,
@@ -50,7 +49,6 @@ from retexo_fl.client.api import (
     SummaryAnswer,
     SummaryRequest,
     Ticket,
-    Traffic,
     TrainAnswer,
     TrainRequest,
     question_of,
@@ -58,7 +56,7 @@ from retexo_fl.client.api import (
 from retexo_fl.errors import ClientFailed, ExchangeIncomplete, RemoteProtocolError
 from retexo_fl.federation import records
 from retexo_fl.federation.records import content_volumes
-from retexo_fl.ledger import Volume
+from retexo_fl.ledger import PeerTraffic, Traffic, Volume
 
 TICKET = Ticket(job="job-1", attempt=2, stage=1, round=7, weights_digest=b"\x00" * 32)
 WEIGHTS = np.linspace(0, 1, 5)

@@ -18,11 +18,11 @@ from retexo_fl.client.api import (
     PublishAnswer,
     PublishRequest,
     Ticket,
-    Traffic,
     TrainAnswer,
     TrainRequest,
 )
 from retexo_fl.federation import records
+from retexo_fl.ledger import Traffic
 from retexo_fl.simulation.deployment_time import (
     OPENED,
     FlowerMessage,

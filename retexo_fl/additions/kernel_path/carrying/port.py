@@ -16,12 +16,12 @@ from retexo_fl.additions.kernel_path.carrying.broadcasts import alone, together
 from retexo_fl.additions.kernel_path.carrying.traffic import datagram_traffic
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.client.api import Traffic
 from retexo_fl.client.log_lines import line
 from retexo_fl.client.vector_carrier import ExchangeId
 from retexo_fl.errors import CheckpointError
 from retexo_fl.exchange import BlockHeader, FixedVectors
 from retexo_fl.files import write_whole
+from retexo_fl.ledger import Traffic
 
 if TYPE_CHECKING:
     # It loads numba, which agents that take no datagrams do without.

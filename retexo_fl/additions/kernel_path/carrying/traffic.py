@@ -19,9 +19,8 @@ from retexo_fl.additions.kernel_path.carrying.control import (
 )
 from retexo_fl.additions.kernel_path.packets.layout import IP_UDP_BYTES
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
-from retexo_fl.client.api import Traffic
 from retexo_fl.exchange import BlockHeader
-from retexo_fl.ledger import Volume
+from retexo_fl.ledger import Traffic, Volume
 
 _VALUE_BYTES = 4
 

@@ -46,7 +46,8 @@ def stage_of(of: ClientTrainers, *, predicts: bool = False) -> LayerTrainer:
 def whole_of(of: ClientTrainers) -> object:
     made = small_client("gat")
     plan = EndToEndPlan(boundary=made.plan, seed=0, recipe=of.recipe)
-    return of.whole(made.inputs, plan)
+    trainer = EndToEndTrainer(made.shape, made.inputs, made.nodes, plan=plan)
+    return of.whole(trainer, made.inputs)
 
 
 @pytest.mark.parametrize(("num_cores", "workers"), [(1, None), (4, 4), (32, 8)])

@@ -16,7 +16,6 @@ from retexo_fl.client.api import (
     PublishAnswer,
     PublishRequest,
     Ticket,
-    Traffic,
 )
 from retexo_fl.client.peering import relay_answer
 from retexo_fl.config import make_config
@@ -33,7 +32,7 @@ from retexo_fl.federation.asking import (
 )
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import Exchanged, exchange_rows
-from retexo_fl.ledger import TrafficLedger
+from retexo_fl.ledger import Traffic, TrafficLedger
 from tests.support.fickle_grid import FickleGrid
 from tests.support.hand_clock import HandClock
 from tests.support.promises import hello_of

@@ -22,10 +22,8 @@ from retexo_fl.client.api import (
     KeysAnswer,
     KeysRequest,
     MaskedAnswer,
-    PeerTraffic,
     Request,
     Ticket,
-    Traffic,
 )
 from retexo_fl.client.masked_answers import form_of, numbers_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved
@@ -42,7 +40,7 @@ from retexo_fl.federation.asking import (
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.federation.wrappers import Rounds
-from retexo_fl.ledger import TrafficLedger, Volume
+from retexo_fl.ledger import PeerTraffic, Traffic, TrafficLedger, Volume
 from retexo_fl.masking.agreement import USES, Cohort
 from retexo_fl.masking.keys import KEY_BYTES, PublicKeys
 from retexo_fl.simulation.inline_grid import InlineGrid
