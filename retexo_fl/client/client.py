@@ -390,7 +390,7 @@ class GraphClient(Answering):
         weights = self.weights.of_request(request, size)
         if weights is not None:
             self._enter(request, weights)
-            if self.weights.updates.sends_changes:
+            if self.weights.updates.weights.sends_changes:
                 self.weights.hold(request.ticket, weights)
         return weights
 

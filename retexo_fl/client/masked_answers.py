@@ -123,8 +123,9 @@ def _array_of(request: Request[Any], facts: SumFacts) -> _Array:
     size = facts.update
     match request:
         case TrainRequest():
-            shared = MaskedUpdates.shared(request.steps or b"")
-            beside = shared.beside(size)
+            shared, exponents = MaskedUpdates.shared(request.steps or b"")
+            # A power of each block, and what was cut.
+            beside = len(exponents) + 1
             return _Array(name="update_sum", ring=shared.ring, narrow=size, beside=beside)
         case BasisRequest(weights=None):
             # Nothing is known yet of features when their own sums are asked for.

@@ -62,11 +62,11 @@ class ClientWeights:
         """
         ticket = request.ticket
         held = None
-        if name := self.updates.changed(request.weights):
+        if name := self.updates.weights.changed(request.weights):
             held = self.held(ticket.stage, ticket.weights_digest, name)
             if held is None:
                 return None
-        weights = self.updates.decode_weights(request.weights, held)
+        weights = self.updates.weights.decode(request.weights, held)
         self.check(ticket, weights, size)
         return weights
 
@@ -89,10 +89,10 @@ class ClientWeights:
 
     def named(self, weights: np.ndarray | None, stage: int, digest: bytes) -> np.ndarray | None:
         """Return selected weights of a stage; None if there are none, or only a name of others."""
-        if weights is None or not (name := self.updates.changed(weights)):
+        if weights is None or not (name := self.updates.weights.changed(weights)):
             return weights
         held = self.held(stage, digest, name)
-        return None if held is None else self.updates.decode_weights(weights, held)
+        return None if held is None else self.updates.weights.decode(weights, held)
 
     def held(self, stage: int, digest: bytes, name: bytes) -> np.ndarray | None:
         """Return the weights of this name: of a message of the stage, or those it starts from."""

@@ -24,7 +24,7 @@ from retexo_fl.federation.rounds.exchange import (
     publish,
 )
 from retexo_fl.units import clients_named, counted
-from retexo_fl.updates import UpdateCodec, UpdateKey
+from retexo_fl.updates import UpdateCodec
 
 logger = logging.getLogger(__name__)
 
@@ -195,14 +195,10 @@ class Exchanges:
         """Return what names the weights that make the rows of a stage, where clients hold them."""
         if not stage:
             return None
-        outcome, config = self._job.outcomes[stage - 1], self._config
-        key = UpdateKey(
-            seed=config.seed, job=self._job.job, stage=stage - 1, round=outcome.rounds, client=0
-        )
-        ago = outcome.rounds - outcome.best_round
-        held = outcome.weights if ago < self._clients.most_held else None
-        sent = self._codec.encode_weights(outcome.weights, key, held)
-        return sent if self._codec.changed(sent) else None
+        outcome = self._job.outcomes[stage - 1]
+        if outcome.rounds - outcome.best_round >= self._clients.most_held:
+            return None
+        return self._codec.weights.encode(outcome.weights, held=outcome.weights)
 
     def _request(self, stage: int) -> PublishRequest:
         """Return what has clients send the rows of a stage."""

@@ -104,7 +104,7 @@ def open_attempt(
     facts: dict[str, Any] = {
         "policy": messenger.policy,
         "ledger": messenger.ledger,
-        "most_held": most_held(config.patience) if codec.sends_changes else 0,
+        "most_held": most_held(config.patience) if codec.weights.sends_changes else 0,
         "exchange_in_rounds": in_rounds,
     }
     if is_masked:

@@ -1,7 +1,7 @@
 """How updates and weights travel between clients and server."""
 
-from retexo_fl.updates.codec import PlainUpdates, UpdateCodec, UpdateKey
-from retexo_fl.updates.few_bits import FewBits, most_held, weights_name
+from retexo_fl.updates.codec import WHOLE_WEIGHTS, PlainUpdates, UpdateCodec, UpdateKey, WeightCodec
+from retexo_fl.updates.few_bits import FewBits, WeightChanges, most_held, weights_name
 from retexo_fl.updates.masked import MaskedUpdates
 from retexo_fl.updates.zeros import bytes_with_zeros, with_zeros, without_zeros
 
@@ -11,6 +11,8 @@ __all__ = [
     "PlainUpdates",
     "UpdateCodec",
     "UpdateKey",
+    "WeightChanges",
+    "WeightCodec",
     "bytes_with_zeros",
     "most_held",
     "update_codec",
@@ -35,8 +37,9 @@ def update_codec(
         keeps_zeros: Leave updates as they are at 32 bits; else their zeros are left out.
         masked: Updates are whole numbers that are added under masks.
     """
+    weights = WHOLE_WEIGHTS if weight_bits == 32 else WeightChanges(weight_bits)
     if masked:
-        return MaskedUpdates(update_bits=update_bits, weight_bits=weight_bits)
-    if update_bits == weight_bits == 32:
-        return PlainUpdates(keeps_zeros=keeps_zeros)
-    return FewBits(update_bits=update_bits, weight_bits=weight_bits, keeps_zeros=keeps_zeros)
+        return MaskedUpdates(update_bits=update_bits, weights=weights)
+    if update_bits == 32:
+        return PlainUpdates(keeps_zeros=keeps_zeros, weights=weights)
+    return FewBits(update_bits=update_bits, weights=weights)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from retexo_fl.updates.zeros import Groups, with_zeros, without_zeros
+from retexo_fl.updates.zeros import Groups, without_zeros
+
+#: An update as it is added up; one that has few values other than zero may come without the others.
+Decoded: TypeAlias = np.ndarray | Groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +33,52 @@ class UpdateKey:
     client: int
 
 
+class WeightCodec(Protocol):
+    """Turns weights into what crosses the network on their way down, and back.
+
+    As an :class:`UpdateCodec`, it keeps nothing.
+    """
+
+    @property
+    def sends_changes(self) -> bool:
+        """Whether clients have to hold the weights of the last message."""
+        ...
+
+    def encode(self, weights: np.ndarray, held: np.ndarray | None) -> np.ndarray:
+        """Return what the server sends of (P,) weights, the same to all clients.
+
+        Args:
+            weights: The weights.
+            held: (P,) weights that clients hold; None has them sent whole. Of those themselves only
+                the name is sent.
+        """
+        ...
+
+    def changed(self, coded: np.ndarray) -> bytes:
+        """Return the name of the weights that a client must hold to decode; empty for none."""
+        ...
+
+    def decode(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
+        """Return the (P,) weights that a client computes with, from those it holds.
+
+        Raises:
+            RemoteProtocolError: They cannot be decoded.
+        """
+        ...
+
+
 class UpdateCodec(Protocol):
-    """Turns updates and weights into what crosses the network, and back.
+    """Turns updates into what crosses the network, and back; its :attr:`weights` does weights.
 
     It keeps nothing: what it returns follows from its arguments, so that an answer that was lost
     can be given again, and a resumed training repeats it. Both ends have the same codec, from the
     configuration. What crosses is a flat array of float32, float64 or, for other codes, uint8.
     """
+
+    @property
+    def weights(self) -> WeightCodec:
+        """How weights travel."""
+        ...
 
     def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
         """Return what a stage's first round's updates are encoded by; may be empty.
@@ -52,7 +94,7 @@ class UpdateCodec(Protocol):
         """Return what :meth:`steps` needs to know of a (P,) update, an array to take maxima of.
 
         Args:
-            update: The update, or a sum.
+            update: The update, or a sum, decoded; of one without its zeros nothing is measured.
             coded: What it was decoded from.
         """
         ...
@@ -88,7 +130,7 @@ class UpdateCodec(Protocol):
         """
         ...
 
-    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> Decoded:
         """Return the (P,) update that the server adds up.
 
         A length or dtype other than the round's is refused by the server after it.
@@ -98,56 +140,42 @@ class UpdateCodec(Protocol):
         """
         ...
 
-    def groups(self, coded: np.ndarray) -> Groups | None:
-        """Return an update that has few values other than zero, if it is coded and adds up so.
 
-        Such a codec measures nothing.
+class WholeWeights:
+    """Sends weights as they are."""
 
-        Raises:
-            RemoteProtocolError: It cannot be decoded.
-        """
-        ...
+    sends_changes: ClassVar[bool] = False
 
-    @property
-    def sends_changes(self) -> bool:
-        """Whether clients have to hold the weights of the last message."""
-        ...
-
-    def encode_weights(
-        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
-    ) -> np.ndarray:
-        """Return what the server sends of (P,) weights, the same to all clients.
-
-        Args:
-            weights: The weights.
-            key: Their stage and round; no client.
-            held: (P,) weights that clients hold; None has them sent whole. Of those themselves only
-                the name is sent.
-        """
-        ...
+    def encode(self, weights: np.ndarray, held: np.ndarray | None) -> np.ndarray:
+        """See :class:`WeightCodec`."""
+        del held
+        return weights
 
     def changed(self, coded: np.ndarray) -> bytes:
-        """Return the name of the weights that a client must hold to decode; empty for none."""
-        ...
+        """See :class:`WeightCodec`; clients hold nothing."""
+        del coded
+        return b""
 
-    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
-        """Return the (P,) weights that a client computes with, from those it holds.
+    def decode(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
+        """See :class:`WeightCodec`."""
+        del held
+        return coded
 
-        Raises:
-            RemoteProtocolError: They cannot be decoded.
-        """
-        ...
+
+WHOLE_WEIGHTS: Final = WholeWeights()
 
 
 class PlainUpdates:
-    """Sends weights as they are, and updates without their zeros where there are many.
+    """Sends updates without their zeros where there are many.
 
     Args:
-        keeps_zeros: Sends updates as they are, too.
+        keeps_zeros: Sends updates as they are.
+        weights: How weights travel.
     """
 
-    def __init__(self, *, keeps_zeros: bool = False) -> None:
+    def __init__(self, *, keeps_zeros: bool = False, weights: WeightCodec = WHOLE_WEIGHTS) -> None:
         self._keeps_zeros = keeps_zeros
+        self.weights = weights
 
     def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
         """See :class:`UpdateCodec`; there are none."""
@@ -179,33 +207,7 @@ class PlainUpdates:
         del key, steps
         return update_sum if self._keeps_zeros else without_zeros(update_sum, spans)
 
-    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        """See :class:`UpdateCodec`."""
+    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> Decoded:
+        """See :class:`UpdateCodec`; without its zeros as it came."""
         del key, steps
-        return with_zeros(coded)
-
-    def groups(self, coded: np.ndarray) -> Groups | None:
-        """See :class:`UpdateCodec`."""
-        return Groups.read(coded) if coded.dtype == np.uint8 else None
-
-    @property
-    def sends_changes(self) -> bool:
-        """See :class:`UpdateCodec`."""
-        return False
-
-    def encode_weights(
-        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
-    ) -> np.ndarray:
-        """See :class:`UpdateCodec`."""
-        del key, held
-        return weights
-
-    def changed(self, coded: np.ndarray) -> bytes:
-        """See :class:`UpdateCodec`; clients hold nothing."""
-        del coded
-        return b""
-
-    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
-        """See :class:`UpdateCodec`."""
-        del held
-        return coded
+        return Groups.read(coded) if coded.dtype == np.uint8 else coded

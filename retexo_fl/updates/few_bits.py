@@ -12,15 +12,14 @@ instead of sent. One that has others asks for them whole.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.updates.codec import PlainUpdates, UpdateKey
+from retexo_fl.updates.codec import WHOLE_WEIGHTS, PlainUpdates, UpdateKey, WeightCodec
 from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.grid import Grid, block_rms
-from retexo_fl.updates.zeros import Groups
 
 #: Bytes that name weights which clients may hold.
 _NAME_BYTES: Final = 8
@@ -30,31 +29,22 @@ class FewBits(PlainUpdates):
     """See :class:`.UpdateCodec`.
 
     Args:
-        update_bits: Of a value in updates; 32 leaves them as they are.
-        weight_bits: The same of weights.
-        keeps_zeros: Of updates that are left as they are.
+        update_bits: Of a value in updates.
+        weights: How weights travel.
     """
 
-    def __init__(
-        self, *, update_bits: int = 32, weight_bits: int = 32, keeps_zeros: bool = False
-    ) -> None:
-        super().__init__(keeps_zeros=keeps_zeros)
-        self._updates = None if update_bits == 32 else Grid(update_bits)
-        self._changes = None if weight_bits == 32 else Grid(weight_bits)
-
-    @property
-    def sends_changes(self) -> bool:
-        """See :class:`UpdateCodec`."""
-        return self._changes is not None
+    def __init__(self, *, update_bits: int, weights: WeightCodec = WHOLE_WEIGHTS) -> None:
+        super().__init__(weights=weights)
+        self._grid = Grid(update_bits)
 
     def measure(self, update: np.ndarray, coded: np.ndarray) -> np.ndarray:
         """Return the (blocks,) root mean squares."""
-        return super().measure(update, coded) if self._updates is None else block_rms(update)
+        return block_rms(update)
 
     def steps(self, largest: np.ndarray, before: bytes) -> bytes:
         """Return the exponents of the steps, one signed byte a block."""
         del before
-        return b"" if self._updates is None else self._updates.steps(largest)
+        return self._grid.steps(largest)
 
     def encode_update(
         self,
@@ -68,53 +58,55 @@ class FewBits(PlainUpdates):
         Raises:
             TrainingDiverged: A value is not finite.
         """
-        if self._updates is None:
-            return super().encode_update(update_sum, key, steps, spans)
         if not np.isfinite(update_sum).all():
             raise TrainingDiverged(
                 f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
                 "finite; lower learning-rate"
             )
-        return self._updates.encode(
+        return self._grid.encode(
             update_sum, f"{key.seed}/{key.stage}/{key.round}/{key.client}/update", steps
         )
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
-        if self._updates is None:
-            return super().decode_update(coded, key, steps)
-        return self._updates.decode(coded, steps)
+        return self._grid.decode(coded, steps)
 
-    def groups(self, coded: np.ndarray) -> Groups | None:
-        """See :class:`UpdateCodec`; in few bits there are none."""
-        return super().groups(coded) if self._updates is None else None
 
-    def encode_weights(
-        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
-    ) -> np.ndarray:
-        """See :class:`UpdateCodec`."""
-        del key
-        if self._changes is None or held is None:
+class WeightChanges:
+    """See :class:`.WeightCodec`.
+
+    Args:
+        bits: Of a value in changes.
+    """
+
+    sends_changes: ClassVar[bool] = True
+
+    def __init__(self, bits: int) -> None:
+        self._grid = Grid(bits)
+
+    def encode(self, weights: np.ndarray, held: np.ndarray | None) -> np.ndarray:
+        """See :class:`.WeightCodec`."""
+        if held is None:
             return weights
         name = np.frombuffer(weights_name(held), np.uint8)
         if weights_name(weights) == name.tobytes():
             return name
-        change = self._changes.encode_nearest(weights - held, remembers=True)
+        change = self._grid.encode_nearest(weights - held, remembers=True)
         return np.concatenate([name, change])
 
     def changed(self, coded: np.ndarray) -> bytes:
-        """See :class:`UpdateCodec`."""
+        """See :class:`.WeightCodec`."""
         return coded[:_NAME_BYTES].tobytes() if coded.dtype == np.uint8 else b""
 
-    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
-        """See :class:`UpdateCodec`."""
+    def decode(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
+        """See :class:`.WeightCodec`."""
         if coded.dtype != np.uint8:
             return coded
-        if self._changes is None or held is None:
+        if held is None:
             raise RemoteProtocolError("got a change of weights; expected weights")
         if len(coded) == _NAME_BYTES:
             return held
-        change = self._changes.decode(coded[_NAME_BYTES:])
+        change = self._grid.decode(coded[_NAME_BYTES:])
         if change.shape != held.shape or change.dtype != held.dtype:
             raise RemoteProtocolError(
                 f"got a change of {change.dtype} weights of shape {change.shape}; expected "

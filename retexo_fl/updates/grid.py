@@ -19,7 +19,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -39,8 +39,6 @@ _REACH: Final = 3.6
 _WIDE_REACH: Final = 64.0
 #: So what was zero in one round may be 256 times the root mean square of all in the next.
 _WIDE_LEAST_SHARE: Final = 4.0
-#: Of numbers that fill what a sum of 32 bits leaves them.
-_WIDE_BITS: Final = 32
 #: Steps to the nearest of which values are rounded with little error, in root mean squares of a
 #: block; by bits. The best for values of a normal distribution (Max, IRE Trans. Inf. Theory 1960).
 _NEAREST: Final = {8: 0.031, 4: 0.34, 2: 1.22, 1: 0.8}
@@ -57,26 +55,19 @@ _DTYPES: Final = {4: "float32", 8: "float64"}
 _MOST_VALUES: Final = 2**31
 
 
-class Grid:
-    """Codes arrays of finite values in ``bits`` bits a value.
+class SteppedGrid:
+    """Whole numbers up to ``most``, times the step of a block: what all grids have in common.
 
     Attributes:
         most: The largest number.
     """
 
-    def __init__(self, bits: int) -> None:
-        assert bits in BITS
-        self._bits = bits
-        self._reach, self._least_share = _REACH, _LEAST_SHARE
-        self.most = _most(bits)
+    #: What steps reach, in root mean squares; and what share of the whole's a block counts for.
+    _reach: ClassVar[float] = _REACH
+    _least_share: ClassVar[float] = _LEAST_SHARE
 
-    @classmethod
-    def of_most(cls, most: int) -> Self:
-        """Return one of numbers up to a ``most`` of many bits, rounded to the nearest."""
-        grid = cls(8)
-        grid.most, grid._reach, grid._bits = most, _WIDE_REACH, _WIDE_BITS
-        grid._least_share = _WIDE_LEAST_SHARE
-        return grid
+    def __init__(self, most: int) -> None:
+        self.most = most
 
     def reach(self, steps: bytes) -> np.ndarray:
         """Return the (blocks,) largest values that steps reach."""
@@ -84,43 +75,6 @@ class Grid:
             float(self.most), np.frombuffer(steps, np.int8).astype(np.int32)
         )
         return found
-
-    def numbers(self, values: np.ndarray, key: str, steps: bytes) -> tuple[np.ndarray, int]:
-        """Return the (P,) whole numbers of values on shared steps, and how many were cut.
-
-        They are int8, or int32 where they have bits to spare.
-
-        Args:
-            values: (P,) float32 or float64, finite.
-            key: What the drawn numbers follow from.
-            steps: Shared ones.
-        """
-        if self._bits == _WIDE_BITS:
-            return self._nearest(values, steps)
-        scaled = values.astype(np.float64) / _each(steps, len(values))
-        cut = int((np.abs(scaled) > self.most).sum())
-        return _rounded(scaled, _generator(key).random(len(values)), self._bits), cut
-
-    def _nearest(self, values: np.ndarray, steps: bytes) -> tuple[np.ndarray, int]:
-        """Return (P,) int32 numbers, and how many were cut.
-
-        Steps are powers of two, so that scaling rounds nothing, in float32 neither.
-        """
-        found, cut = np.empty(len(values), np.int32), 0
-        parts = np.ldexp(1.0, -np.frombuffer(steps, np.int8).astype(np.int32)).astype(values.dtype)
-        most = _at_most(self.most, values.dtype)
-        room = np.empty((min(_PIECE_BLOCKS, len(parts)), BLOCK), values.dtype)
-        for blocks, table in _pieces(values):
-            with np.errstate(over="ignore", under="ignore"):
-                scaled = np.multiply(table, parts[blocks, None], out=room[: len(table)])
-            if scaled.max() > most or scaled.min() < -most:
-                cut += int((np.abs(scaled) > most).sum())
-                rounded = np.rint(np.clip(scaled.astype(np.float64), -self.most, self.most))
-            else:
-                rounded = np.rint(scaled, out=scaled)
-            into = found[blocks.start * BLOCK : blocks.stop * BLOCK]
-            into[:] = rounded.reshape(-1)[: len(into)]
-        return found, cut
 
     def values(self, numbers: np.ndarray, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 values that numbers, or sums of them, stand for."""
@@ -137,6 +91,62 @@ class Grid:
             self._least_share * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
         )
         return _exponents(np.maximum(largest, least) * self._reach / self.most, np.ceil)
+
+
+class WideGrid(SteppedGrid):
+    """Rounds to the nearest number, of which there are so many that it hardly matters."""
+
+    _reach = _WIDE_REACH
+    _least_share = _WIDE_LEAST_SHARE
+
+    def numbers(self, values: np.ndarray, key: str, steps: bytes) -> tuple[np.ndarray, int]:
+        """Return the (P,) int32 numbers of values on shared steps, and how many were cut.
+
+        Steps are powers of two, so that scaling rounds nothing, in float32 neither.
+
+        Args:
+            values: (P,) float32 or float64, finite.
+            key: Nothing is drawn.
+            steps: Shared ones.
+        """
+        del key
+        found, cut = np.empty(len(values), np.int32), 0
+        parts = np.ldexp(1.0, -np.frombuffer(steps, np.int8).astype(np.int32)).astype(values.dtype)
+        room = np.empty((min(_PIECE_BLOCKS, len(parts)), BLOCK), values.dtype)
+        for blocks, table in _pieces(values):
+            with np.errstate(over="ignore", under="ignore"):
+                scaled = np.multiply(table, parts[blocks, None], out=room[: len(table)])
+            if max(float(scaled.max()), -float(scaled.min())) > self.most:
+                # In float64: the largest number need not be one of float32.
+                exact = scaled.astype(np.float64)
+                cut += int((np.abs(exact) > self.most).sum())
+                rounded = np.rint(np.clip(exact, -self.most, self.most))
+            else:
+                rounded = np.rint(scaled, out=scaled)
+            into = found[blocks.start * BLOCK : blocks.stop * BLOCK]
+            into[:] = rounded.reshape(-1)[: len(into)]
+        return found, cut
+
+
+class Grid(SteppedGrid):
+    """Codes arrays of finite values in ``bits`` bits a value, rounded at random."""
+
+    def __init__(self, bits: int) -> None:
+        assert bits in BITS
+        super().__init__(max(1, (1 << bits - 1) - 1))
+        self._bits = bits
+
+    def numbers(self, values: np.ndarray, key: str, steps: bytes) -> tuple[np.ndarray, int]:
+        """Return the (P,) int8 numbers of values on shared steps, and how many were cut.
+
+        Args:
+            values: (P,) float32 or float64, finite.
+            key: What the drawn numbers follow from.
+            steps: Shared ones.
+        """
+        scaled = values.astype(np.float64) / _each(steps, len(values))
+        cut = int((np.abs(scaled) > self.most).sum())
+        return self._rounded(scaled, _generator(key).random(len(values))), cut
 
     def encode(self, values: np.ndarray, key: str, steps: bytes = b"") -> np.ndarray:
         """Return what is coded, uint8: values that are, on average, what they were.
@@ -172,13 +182,15 @@ class Grid:
 
     def _reaching_all(self, values: np.ndarray) -> bytes:
         """Return steps with which no value is cut."""
-        largest = np.abs(_blocks(values)).max(axis=1, initial=0.0)
-        return _exponents(largest / _most(self._bits), np.ceil)
+        largest = np.maximum.reduceat(np.abs(values), np.arange(0, len(values), BLOCK))
+        return _exponents(largest.astype(np.float64) / self.most, np.ceil)
 
     def _coded(self, values: np.ndarray, steps: bytes, own: bytes, drawn: np.ndarray) -> np.ndarray:
         scaled = values.astype(np.float64) / _each(steps or own, len(values))
-        packed = _packed(_rounded(scaled, drawn, self._bits), self._bits)
-        deflated = _deflated(packed)
+        packed = self._packed(self._rounded(scaled, drawn))
+        # Huffman codes alone: numbers that are rounded at random repeat nothing.
+        coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+        deflated = coder.compress(packed) + coder.flush()
         flags = (_OWN_STEPS if own else 0) | (_DEFLATED if len(deflated) < len(packed) else 0)
         head = _HEAD.pack(_FORM, self._bits, values.dtype.itemsize, flags, len(values))
         numbers = deflated if flags & _DEFLATED else packed
@@ -210,9 +222,39 @@ class Grid:
             raise RemoteProtocolError(f"a coded array of {count} values lacks steps of its blocks")
         if own and np.abs(np.frombuffer(exponents, np.int8).astype(int)).max() > _MOST_EXPONENT:
             raise RemoteProtocolError(f"a coded array has a step above 2**{_MOST_EXPONENT}")
-        numbers = _numbers(content[_HEAD.size + own :], count, self._bits, flags & _DEFLATED)
+        numbers = self._unpacked(content[_HEAD.size + own :], count, flags & _DEFLATED)
         decoded: np.ndarray = (numbers * _each(exponents, count)).astype(_DTYPES[item])
         return decoded
+
+    def _rounded(self, scaled: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """Return whole numbers whose mean over ``drawn`` is ``scaled``, as far as they reach."""
+        if self._bits == 1:
+            # Down or up: -1 or 1.
+            return np.where(drawn < (1.0 + scaled) / 2, 1, -1).astype(np.int8)
+        found: np.ndarray = np.clip(np.floor(scaled + drawn), -self.most, self.most).astype(np.int8)
+        return found
+
+    def _packed(self, numbers: np.ndarray) -> bytes:
+        codes = (numbers + 1) // 2 if self._bits == 1 else numbers.astype(np.int16) + self.most
+        return pack(codes.astype(np.uint8)[None], self._bits).tobytes()
+
+    def _unpacked(self, content: bytes, count: int, is_deflated: int) -> np.ndarray:
+        """Return (count,) numbers of what :meth:`_packed` made.
+
+        Raises:
+            RemoteProtocolError: They are not so many, or too large.
+        """
+        expected = packed_bytes(count, self._bits)
+        packed = _inflated(content, expected) if is_deflated else content
+        if len(packed) != expected:
+            raise RemoteProtocolError(
+                f"a coded array has {len(packed)} bytes of numbers; expected {expected}"
+            )
+        codes = unpack(np.frombuffer(packed, np.uint8)[None], count, self._bits)[0].astype(np.int64)
+        numbers: np.ndarray = codes * 2 - 1 if self._bits == 1 else codes - self.most
+        if count and np.abs(numbers).max() > self.most:
+            raise RemoteProtocolError(f"a coded array has numbers above {self.most} in magnitude")
+        return numbers
 
 
 def block_rms(values: np.ndarray) -> np.ndarray:
@@ -244,30 +286,12 @@ def _pieces(values: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         yield slice(whole, whole + 1), last
 
 
-def _at_most(whole: int, dtype: np.dtype[Any]) -> float:
-    """Return the largest number of a dtype that is not above a whole one."""
-    found = dtype.type(whole)
-    return float(found if int(found) <= whole else np.nextafter(found, dtype.type(0)))
-
-
-def _blocks(values: np.ndarray) -> np.ndarray:
-    """Return (blocks, 256) values, zeros behind the last."""
-    padded = np.zeros(-(-len(values) // BLOCK) * BLOCK)
-    padded[: len(values)] = values
-    return padded.reshape(-1, BLOCK)
-
-
 def _exponents(steps: np.ndarray, rounding: np.ufunc) -> bytes:
     """Return the exponents of the powers of 2 next to steps, as far as a signed byte holds them."""
     with np.errstate(divide="ignore"):
         exponents = rounding(np.log2(steps))
     found: np.ndarray = np.clip(exponents, _LEAST_EXPONENT, _MOST_EXPONENT).astype(np.int8)
     return found.tobytes()
-
-
-def _most(bits: int) -> int:
-    """Return the largest number of so many bits."""
-    return max(1, (1 << bits - 1) - 1)
 
 
 def _each(exponents: bytes, count: int) -> np.ndarray:
@@ -280,47 +304,6 @@ def _each(exponents: bytes, count: int) -> np.ndarray:
 def _generator(key: str) -> np.random.Generator:
     digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-
-
-def _rounded(scaled: np.ndarray, drawn: np.ndarray, bits: int) -> np.ndarray:
-    """Return whole numbers whose mean over ``drawn`` is ``scaled``, as far as they reach."""
-    if bits == 1:
-        # Down or up: -1 or 1.
-        return np.where(drawn < (1.0 + scaled) / 2, 1, -1).astype(np.int8)
-    most = _most(bits)
-    found: np.ndarray = np.clip(np.floor(scaled + drawn), -most, most).astype(np.int8)
-    return found
-
-
-def _packed(numbers: np.ndarray, bits: int) -> bytes:
-    codes = (numbers + 1) // 2 if bits == 1 else numbers.astype(np.int16) + _most(bits)
-    return pack(codes.astype(np.uint8)[None], bits).tobytes()
-
-
-def _numbers(content: bytes, count: int, bits: int, is_deflated: int) -> np.ndarray:
-    """Return (count,) numbers of what :func:`_packed` made.
-
-    Raises:
-        RemoteProtocolError: They are not so many, or too large.
-    """
-    expected = packed_bytes(count, bits)
-    packed = _inflated(content, expected) if is_deflated else content
-    if len(packed) != expected:
-        raise RemoteProtocolError(
-            f"a coded array has {len(packed)} bytes of numbers; expected {expected}"
-        )
-    most = _most(bits)
-    codes = unpack(np.frombuffer(packed, np.uint8)[None], count, bits)[0].astype(np.int64)
-    numbers: np.ndarray = codes * 2 - 1 if bits == 1 else codes - most
-    if count and np.abs(numbers).max() > most:
-        raise RemoteProtocolError(f"a coded array has numbers above {most} in magnitude")
-    return numbers
-
-
-def _deflated(content: bytes) -> bytes:
-    # Huffman codes alone: numbers that are rounded at random repeat nothing.
-    coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
-    return coder.compress(content) + coder.flush()
 
 
 def _inflated(content: bytes, expected: int) -> bytes:

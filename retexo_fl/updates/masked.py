@@ -12,15 +12,14 @@ import math
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.masking.ring import Ring
-from retexo_fl.updates.codec import UpdateKey
-from retexo_fl.updates.few_bits import FewBits
-from retexo_fl.updates.grid import BLOCK, Grid, block_rms
+from retexo_fl.updates.codec import WHOLE_WEIGHTS, PlainUpdates, UpdateKey, WeightCodec
+from retexo_fl.updates.grid import BLOCK, Grid, WideGrid, block_rms
 
 #: Bits of a number, how many are added; then one exponent a block.
 _HEAD: Final = struct.Struct("<BI")
@@ -36,49 +35,39 @@ _LEAST_POWER: Final = 16
 #: and 22 times with 1,000. Then the next steps reach 1,800 and 450 times as far.
 _FEW_UNIT: Final = 2**24
 _MOST_CLIENTS: Final = 2**20
-#: The largest number of a grid of few bits.
-_MOST_FEW: Final = 127
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedGrid:
-    """What all clients of a round code their updates by.
+    """What clients code updates by that are added up.
 
     Attributes:
         grid: Of their numbers.
         terms: How many updates are added at most.
-        exponents: One signed byte a block.
+        ring: Of the sums of their numbers.
+        unit: What a fourth power of 1 counts as.
     """
 
-    grid: Grid
+    grid: Grid | WideGrid
     terms: int
-    exponents: bytes
+    ring: Ring
+    unit: float
 
-    @classmethod
-    def of_bits(cls, bits: int, terms: int, exponents: bytes) -> Self:
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of_bits(bits: int, terms: int) -> SharedGrid:
         """Return the grid of numbers of so many bits, of which sums of so many do not overflow."""
+        finest = _MOST_SUM // (_LEAST_POWER * terms)
+        grid: Grid | WideGrid
         if bits == _WIDE_BITS:
-            return cls(Grid.of_most((2**31 - 1) // terms), terms, exponents)
-        return cls(Grid(bits), terms, exponents)
-
-    @property
-    def ring(self) -> Ring:
-        """The ring of their sums."""
-        return Ring.of_sums(self.grid.most, self.terms)
-
-    def beside(self, size: int) -> int:
-        """Return how many numbers go beside those of (size,) values."""
-        return -(-size // BLOCK) + 1
-
-    @property
-    def unit(self) -> float:
-        """What a fourth power of 1 counts as."""
-        finest = _MOST_SUM // (_LEAST_POWER * self.terms)
-        is_few = self.grid.most <= _MOST_FEW
-        return float(min(_FEW_UNIT * self.terms, finest) if is_few else finest)
+            grid, unit = WideGrid((2**31 - 1) // terms), finest
+        else:
+            grid, unit = Grid(bits), min(_FEW_UNIT * terms, finest)
+        ring = Ring.of_sums(grid.most, terms)
+        return SharedGrid(grid=grid, terms=terms, ring=ring, unit=float(unit))
 
 
-class MaskedUpdates(FewBits):
+class MaskedUpdates(PlainUpdates):
     """See :class:`.UpdateCodec`; of updates, what is coded are int64 numbers.
 
     They are (P,) numbers, then for each block its power, then how many values were cut. Decoding
@@ -86,17 +75,17 @@ class MaskedUpdates(FewBits):
 
     Args:
         update_bits: Of a value from the second round on; 32 rounds to the nearest of 2**32 / n.
-        weight_bits: See :class:`.FewBits`.
+        weights: How weights travel.
     """
 
-    def __init__(self, *, update_bits: int = 32, weight_bits: int = 32) -> None:
-        super().__init__(weight_bits=weight_bits)
+    def __init__(self, *, update_bits: int = 32, weights: WeightCodec = WHOLE_WEIGHTS) -> None:
+        super().__init__(weights=weights)
         self._bits = update_bits
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def shared(steps: bytes) -> SharedGrid:
-        """Read steps.
+    def shared(steps: bytes) -> tuple[SharedGrid, bytes]:
+        """Read steps: the grid, and one exponent a block, each a signed byte.
 
         Raises:
             RemoteProtocolError: They are none.
@@ -106,7 +95,7 @@ class MaskedUpdates(FewBits):
         bits, terms = _HEAD.unpack_from(steps)
         if bits not in {32, 8, 4, 2, 1} or not 0 < terms <= _MOST_CLIENTS:
             raise RemoteProtocolError(f"steps are of {bits} bits and {terms} clients")
-        return SharedGrid.of_bits(bits, terms, steps[_HEAD.size :])
+        return SharedGrid.of_bits(bits, terms), steps[_HEAD.size :]
 
     def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
         """Return the steps of a stage's first round.
@@ -127,12 +116,11 @@ class MaskedUpdates(FewBits):
 
     def steps(self, largest: np.ndarray, before: bytes) -> bytes:
         """Return the steps that follow from the sum of a round's powers."""
-        shared = self.shared(before)
+        shared, exponents = self.shared(before)
         powers = largest[:-1] / shared.unit
-        sizes = np.sqrt(np.sqrt(np.maximum(powers, 0))) * shared.grid.reach(shared.exponents)
-        next_shared = SharedGrid.of_bits(self._bits, shared.terms, b"")
-        exponents = next_shared.grid.steps(sizes)
-        return _HEAD.pack(self._bits, shared.terms) + exponents
+        sizes = np.sqrt(np.sqrt(np.maximum(powers, 0))) * shared.grid.reach(exponents)
+        grid = SharedGrid.of_bits(self._bits, shared.terms).grid
+        return _HEAD.pack(self._bits, shared.terms) + grid.steps(sizes)
 
     def most_cut(self, values: int) -> int:
         """Return none with 32 bits; of few a hundredth: their grids leave out the largest."""
@@ -159,17 +147,13 @@ class MaskedUpdates(FewBits):
             lost = int(np.count_nonzero(~finite))
             update_sum = np.where(finite, update_sum, update_sum.dtype.type(0))
             sizes = block_rms(update_sum)
-        shared = self.shared(steps)
-        if len(shared.exponents) != len(sizes):
-            raise RemoteProtocolError(
-                f"got {len(shared.exponents)} steps for {len(update_sum)} values"
-            )
+        shared, exponents = self.shared(steps)
+        if len(exponents) != len(sizes):
+            raise RemoteProtocolError(f"got {len(exponents)} steps for {len(update_sum)} values")
         numbers, cut = shared.grid.numbers(
-            update_sum,
-            f"{key.seed}/{key.stage}/{key.round}/{key.client}/update",
-            shared.exponents,
+            update_sum, f"{key.seed}/{key.stage}/{key.round}/{key.client}/update", exponents
         )
-        square = np.square(sizes / shared.grid.reach(shared.exponents))
+        square = np.square(sizes / shared.grid.reach(exponents))
         most_power = _MOST_SUM / (shared.unit * shared.terms)
         powers = np.minimum(np.square(square), most_power) * shared.unit
         return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut + lost]])
@@ -177,8 +161,8 @@ class MaskedUpdates(FewBits):
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 sum of updates that sums of numbers stand for."""
         del key
-        shared = self.shared(steps)
-        size = len(coded) - len(shared.exponents) - 1
-        if size < 0 or -(-size // BLOCK) != len(shared.exponents):
+        shared, exponents = self.shared(steps)
+        size = len(coded) - len(exponents) - 1
+        if size < 0 or -(-size // BLOCK) != len(exponents):
             raise RemoteProtocolError(f"a masked update has {len(coded)} numbers")
-        return shared.grid.values(coded[:size], shared.exponents)
+        return shared.grid.values(coded[:size], exponents)

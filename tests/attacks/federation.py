@@ -303,6 +303,6 @@ def refusal(ask: Callable[[], Answer]) -> tuple[Answer | None, str]:
 
 def values_of(request: TrainRequest, numbers: np.ndarray) -> np.ndarray:
     """Return the update that whole numbers stand for."""
-    shared = MaskedUpdates.shared(request.steps or b"")
-    found: np.ndarray = shared.grid.values(numbers, shared.exponents)
+    shared, exponents = MaskedUpdates.shared(request.steps or b"")
+    found: np.ndarray = shared.grid.values(numbers, exponents)
     return found

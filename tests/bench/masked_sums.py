@@ -70,7 +70,7 @@ def _protocol(size: int, values: int, *, samples: int) -> dict[str, list[float]]
     masked, codec = MaskedClients(size), MaskedUpdates()
     update = np.random.default_rng(0).normal(size=values).astype(np.float32)
     steps = codec.first_steps(values, most_train=100, terms=_CLIENTS)
-    shared = codec.shared(steps)
+    shared, _ = codec.shared(steps)
     found: dict[str, list[float]] = {"client": [], "streams": [], "add": []}
 
     def answer(client: int, number: int) -> Sums:

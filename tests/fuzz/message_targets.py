@@ -19,7 +19,7 @@ from retexo_fl.client.api import QUESTIONS, IntroduceRequest, RelayRequest, ques
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.federation import flat_arrays, records
 from retexo_fl.training.basis import Basis, BasisForm
-from retexo_fl.updates import FewBits, UpdateKey, with_zeros, without_zeros
+from retexo_fl.updates import FewBits, UpdateKey, WeightChanges, with_zeros, without_zeros
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, WEIGHTS
@@ -30,10 +30,8 @@ _PREFIX: Final = struct.Struct("<4sBBHIQ")
 def _few_bits_targets() -> list[Target]:
     """Return the arrays of bytes in messages: updates, weights, and what a basis takes."""
     values = np.random.default_rng(0).normal(size=300).astype(np.float32)
-    codec, key = (
-        FewBits(update_bits=4, weight_bits=8),
-        UpdateKey(seed=0, job="job-0123456789ab", stage=0, round=1, client=0),
-    )
+    codec, weights = FewBits(update_bits=4), WeightChanges(8)
+    key = UpdateKey(seed=0, job="job-0123456789ab", stage=0, round=1, client=0)
     steps = codec.steps(codec.measure(values, values), b"")
     gaps = np.repeat(np.arange(300, dtype=np.float32) % 10 == 0, 100)
     form = BasisForm(features=30, dtype="float32", bits=8)
@@ -61,8 +59,8 @@ def _few_bits_targets() -> list[Target]:
         ),
         target(
             "change",
-            codec.encode_weights(values + 1, key, values),
-            lambda coded: codec.decode_weights(coded, values),
+            weights.encode(values + 1, values),
+            lambda coded: weights.decode(coded, values),
         ),
         target("update-without-zeros", without_zeros(np.repeat(values, 100) * gaps), with_zeros),
         target("basis", form.encode(basis), form.decode),

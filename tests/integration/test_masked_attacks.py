@@ -83,12 +83,12 @@ def _read(message: Message, reply: Message) -> np.ndarray:
     if "weights" in reply.content:
         return with_zeros(records.weights_of(reply.content.array_records["weights"]))
     asked = message.content.config_records["retexo"]
-    shared = MaskedUpdates.shared(asked["steps"])  # type: ignore[arg-type]
+    shared, exponents = MaskedUpdates.shared(asked["steps"])  # type: ignore[arg-type]
     packed = reply.content.config_records["retexo"]["numbers"]
     assert isinstance(packed, bytes)
     size = (2 * FEATURES + 1) * CLASSES
     numbers = shared.ring.signed(shared.ring.unpack(packed, size))
-    return shared.grid.values(numbers, shared.exponents)
+    return shared.grid.values(numbers, exponents)
 
 
 def labels_read(seen: Seen) -> float:

@@ -56,7 +56,9 @@ def coded_poison(index: int, request: Request[Any], answer: Any) -> Any:
     codec = update_codec(update_bits=8, weight_bits=32)
     ticket, steps = request.ticket, request.steps or b""
     key = UpdateKey(seed=0, job=ticket.job, stage=ticket.stage, round=ticket.round, client=VICTIM)
-    update = -1e4 * np.sign(codec.decode_update(answer.update_sum, key, steps))
+    decoded = codec.decode_update(answer.update_sum, key, steps)
+    assert isinstance(decoded, np.ndarray)
+    update = -1e4 * np.sign(decoded)
     return replace(answer, update_sum=codec.encode_update(update.astype(np.float32), key, steps))
 
 

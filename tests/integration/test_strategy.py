@@ -156,10 +156,27 @@ def test_a_round_that_asks_again_is_carried_on(
     assert read_trained_model(run).weights[0].tobytes() == plain.arrays["weights"].numpy().tobytes()
 
 
+class Inverted:
+    """Sends weights with all bits the other way round."""
+
+    sends_changes = False
+
+    def encode(self, weights: np.ndarray, held: np.ndarray | None) -> np.ndarray:
+        assert held is None
+        return ~weights.view(np.uint8)
+
+    def changed(self, coded: np.ndarray) -> bytes:
+        return b""
+
+    def decode(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
+        return (~coded).view(np.float32)
+
+
 class Scrambled:
     """Sends bytes in an order that follows from the key: a codec whose ends must agree."""
 
     def __init__(self) -> None:
+        self.weights = Inverted()
         self.keys: set[UpdateKey] = set()
         self.steps_of: dict[tuple[int, int], set[bytes]] = {}
         self.last = b""
@@ -198,23 +215,6 @@ class Scrambled:
         plain = np.empty_like(coded)
         plain[self._order(coded.nbytes, key)] = coded
         return plain.view(np.float32)
-
-    def groups(self, coded: np.ndarray) -> None:
-        del coded
-
-    sends_changes = False
-
-    def encode_weights(
-        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
-    ) -> np.ndarray:
-        assert held is None
-        return ~weights.view(np.uint8)
-
-    def changed(self, coded: np.ndarray) -> bytes:
-        return b""
-
-    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
-        return (~coded).view(np.float32)
 
     def _order(self, size: int, key: UpdateKey) -> np.ndarray:
         words = (key.seed, key.stage, key.round, key.client, *key.job.encode())

@@ -31,6 +31,7 @@ from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
 from retexo_fl.units import format_counted
 from retexo_fl.updates import UpdateCodec, UpdateKey
+from retexo_fl.updates.zeros import Groups
 
 logger = logging.getLogger(__name__)
 
@@ -261,8 +262,8 @@ class StageTraining:
         """Return the weights after the last round as clients get them, and as sent."""
         # The optimizer's own array changes with its step.
         exact = self.weights.copy()
-        coded = self._codec.encode_weights(exact, self._key(self.round + 1, 0), self._held)
-        return self._codec.decode_weights(coded, self._held), coded
+        coded = self._codec.weights.encode(exact, self._held)
+        return self._codec.weights.decode(coded, self._held), coded
 
     def _largest(self, measured: np.ndarray) -> np.ndarray:
         """Return what the next steps must reach, of (clients, measures) of this round's updates.
@@ -284,12 +285,10 @@ class StageTraining:
         if self._clients.exchange_in_rounds or not is_best:
             return self._whole(weights)
         is_held = self.round - best.round_number < self._clients.most_held
-        return self._codec.encode_weights(
-            weights, self._key(self.round, 0), weights if is_held else None
-        )
+        return self._codec.weights.encode(weights, weights if is_held else None)
 
     def _whole(self, weights: np.ndarray) -> np.ndarray:
-        return self._codec.encode_weights(weights, self._key(self.round, 0), None)
+        return self._codec.weights.encode(weights, None)
 
     def _ask(
         self,
@@ -343,19 +342,16 @@ class StageTraining:
     def _add_update(self, who: Who, number: int, answer: TrainAnswer) -> np.ndarray:
         """Hand an update, or a sum, to the aggregator; return what the codec measures of it."""
         client = members(who)[0]
+        coded = answer.update_sum
         with named(who):
-            groups = self._codec.groups(answer.update_sum)
-            if groups is None:
-                update_sum = self._codec.decode_update(
-                    answer.update_sum, self._key(number, client), self._steps
-                )
-        if groups is not None:
-            self._aggregator.add(client, groups, answer.examples)
-            return np.zeros(0, self.weights.dtype)
-        if answer.update_sum.dtype.kind == "i":
-            update_sum = update_sum.astype(self.weights.dtype)
-        self._aggregator.add(client, update_sum, answer.examples)
-        return self._codec.measure(update_sum, answer.update_sum)
+            update = self._codec.decode_update(coded, self._key(number, client), self._steps)
+        if isinstance(update, Groups):
+            self._aggregator.add(client, update, answer.examples)
+            return np.zeros(0, update.dtype)
+        if coded.dtype.kind == "i":
+            update = update.astype(self.weights.dtype)
+        self._aggregator.add(client, update, answer.examples)
+        return self._codec.measure(update, coded)
 
     def _key(self, number: int, client: int) -> UpdateKey:
         return UpdateKey(

@@ -118,9 +118,9 @@ class EndToEndClient(GraphClient):
     def _is_again(self, request: Request[Any]) -> bool:
         return (
             self._config.traits.exchanges_in_rounds
-            and self.weights.updates.sends_changes
+            and self.weights.updates.weights.sends_changes
             and isinstance(request, TrainRequest | EvaluateRequest)
-            and not self.weights.updates.changed(request.weights)
+            and not self.weights.updates.weights.changed(request.weights)
         )
 
     def _computed_with(self, known: np.ndarray | None, ticket: Ticket) -> np.ndarray | None:

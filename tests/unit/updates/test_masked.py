@@ -118,9 +118,9 @@ def test_powers_of_all_clients_add_up_within_64_bits(clients: int) -> None:
     steps = codec.steps(np.array([1e9, 1e9, 1e9, 0.0]), first)
     coded = codec.encode_update(np.full(SIZE, 1e30), key, steps)
     assert 0 < int(coded[SIZE]) * clients < 2**63
-    shared = codec.shared(steps)
+    shared, _ = codec.shared(steps)
     grown = codec.steps(np.array([float(int(c) * clients) for c in coded[SIZE:]]), steps)
-    assert (codec.shared(grown).grid.reach(grown[5:]) >= 2 * shared.grid.reach(steps[5:])).all()
+    assert (codec.shared(grown)[0].grid.reach(grown[5:]) >= 2 * shared.grid.reach(steps[5:])).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -129,8 +129,8 @@ def test_numbers_are_those_of_float64_also_where_they_are_cut(dtype: str, size: 
     """Float32 scaled by powers of two; the bound of ten clients is none of its numbers."""
     codec, drawn = MaskedUpdates(), np.random.default_rng(3)
     steps = codec.first_steps(size, most_train=2, terms=10)
-    shared = codec.shared(steps)
-    reach = shared.grid.reach(shared.exponents)[0]
+    shared, exponents = codec.shared(steps)
+    reach = shared.grid.reach(exponents)[0]
     update = reach * drawn.normal(size=size).astype(dtype) * 10.0 ** -drawn.integers(0, 12, size)
     update[0] = reach * (1 + 1e-9)
     key = UpdateKey(seed=0, job="job", stage=0, round=1, client=0)

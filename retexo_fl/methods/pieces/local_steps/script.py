@@ -108,7 +108,8 @@ class CorrectedStage(StageTraining):
         client = members(who)[0]
         with named(who):
             key = self._key(number, client)
-            update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
+            update = self._codec.decode_update(answer.update_sum, key, self._steps)
+        update_sum = update if isinstance(update, np.ndarray) else update.dense()
         self._aggregator.add(client, update_sum, answer.examples)
         self._controls.learn(client, update_sum / answer.examples)
         return self._codec.measure(update_sum, answer.update_sum)
