@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from statistics import fmean
 from typing import Any, Final
 
@@ -32,8 +33,10 @@ def draw_bars(
         marks: A reference of each group by the name of the series, or None.
     """
     width = _GROUP_WIDTH / len(series)
+    own = {name: ALGORITHM_COLORS[name] for name in series if name in ALGORITHM_COLORS}
+    others = cycle(color for color in COLORS if color not in own.values())
     for number, (name, values) in enumerate(series.items()):
-        color = ALGORITHM_COLORS.get(name, COLORS[number % len(COLORS)])
+        color = own.get(name) or next(others)
         shift = (number - (len(series) - 1) / 2) * width
         places = [place + shift for place in range(len(groups))]
         axes.bar(places, [fmean(v) for v in values], width * 0.92, color=color, label=name)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from retexo_fl.graph import load_dataset
 from sims.catalogue import Setting
-from sims.charts import put_legend_below
+from sims.charts import draw_bars
 from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
@@ -152,18 +152,11 @@ def pictures(figures: Figures) -> list[Draw]:
 
 def _draw(figures: Figures, dataset: str, axes: Axes) -> None:
     names = list(product(CODECS, VARIANTS))
-    for shift, metric, color in ((-0.2, PASSING, "#4c78a8"), (0.2, ALL, "#bab0ac")):
-        for number, (codec, name) in enumerate(names):
-            axes.bar(
-                number + shift,
-                figures[f"{metric}, {dataset}, {name}, {codec}"].ours,
-                0.36,
-                color=color,
-                label=None if number else metric,
-            )
+    series = {
+        metric: [figures[f"{metric}, {dataset}, {name}, {codec}"].values for codec, name in names]
+        for metric in (PASSING, ALL)
+    }
+    draw_bars(axes, [f"{variant}\n{codec}" for codec, variant in names], series)
     axes.set_yscale("log")
-    axes.set_xticks(range(len(names)), [f"{variant}\n{codec}" for codec, variant in names])
-    axes.tick_params(axis="x", labelsize=7)
     axes.set_title(dataset, fontsize=9)
     axes.set_ylabel("MB, every byte once")
-    put_legend_below(axes)

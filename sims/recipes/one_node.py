@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from sims.catalogue import Setting
-from sims.charts import COLORS
+from sims.charts import draw_bars
 from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row, figures_of
 from sims.paper import described
 from sims.sweep import ACCURACY, Column, Sweep, Value
@@ -126,12 +126,12 @@ def _draw(figures: Figures, axes: Axes) -> None:
         "one node each": lambda row: row.ours,
         "two clients": _of_two,
     }
-    for number, (name, of) in enumerate(ways.items()):
-        places = [place + (number - 0.5) * 0.4 for place in range(len(KINDS))]
-        values = [of(figures[f"moved, {kind}"]) for kind in KINDS]
-        label = f"{name}: accuracy {of(figures['test accuracy']):.3f}"
-        axes.bar(places, values, 0.38, color=COLORS[number], label=label)
-    axes.set_xticks(range(len(KINDS)), [kind.replace("_", " ") for kind in KINDS])
+    series = {
+        f"{name}: accuracy {of(figures['test accuracy']):.3f}": [
+            [of(figures[f"moved, {kind}"])] for kind in KINDS
+        ]
+        for name, of in ways.items()
+    }
+    draw_bars(axes, [kind.replace("_", " ") for kind in KINDS], series)
     axes.set_yscale("log")
     axes.set_ylabel("MB, every byte once")
-    axes.legend(fontsize=8)

@@ -23,6 +23,7 @@ from typing import Final
 
 from retexo_fl.config import Scalar
 from sims.catalogue import Setting
+from sims.charts import draw_bars
 from sims.outcome import Axes, Check, Draw, Figures, Outcome, Row, figures_of
 from sims.poisoning import poisoning
 from sims.sweep import ACCURACY, Sweep
@@ -136,18 +137,12 @@ def pictures(figures: Figures) -> list[Draw]:
 
 
 def _draw(figures: Figures, axes: Axes) -> None:
-    for client, shift, color, label in (
-        ("clean", -0.2, "#4c78a8", "clean"),
-        ("poisoned", 0.2, "#e45756", "one of ten poisoned"),
-    ):
-        places = [place + shift for place in range(len(AGGREGATORS))]
-        values = [_accuracies(figures, name, client) for name in AGGREGATORS]
-        axes.bar(places, [fmean(v) for v in values], width=0.36, color=color, label=label)
-        for place, each in zip(places, values, strict=True):
-            axes.plot([place] * len(each), each, ".", color="black", markersize=4)
+    series = {
+        label: [_accuracies(figures, name, client) for name in AGGREGATORS]
+        for label, client in {"clean": "clean", "one of ten poisoned": "poisoned"}.items()
+    }
+    draw_bars(axes, AGGREGATORS, series)
     clean_mean = figures["test accuracy, mean, clean"].ours
     axes.axhspan(clean_mean - ALLOWED, clean_mean, color="0.85", zorder=0)
-    axes.set_xticks(range(len(AGGREGATORS)), AGGREGATORS)
     axes.set_ylabel("test accuracy (dots: seeds)")
     axes.set_ylim(0, 1)
-    axes.legend(loc="lower right", fontsize=9)

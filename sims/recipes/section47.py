@@ -21,6 +21,7 @@ from retexo_fl.config import make_config
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import stage_parameters
 from sims.catalogue import Setting
+from sims.charts import draw_bars
 from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import QUICK, SMALL, described, keys_for
 from sims.published import SECTION_47
@@ -198,11 +199,7 @@ def _draw(figures: Figures, axes: Axes) -> None:
         for codec in CODECS
     ]
     names, metrics, published_mb = zip(*bars, strict=True)
-    values = [figures[metric].ours for metric in metrics]
-    axes.bar(range(len(names)), values, color="#4c78a8", label="ours")
-    for place, value in enumerate(published_mb):
-        if value is not None:
-            axes.plot((place - 0.4, place + 0.4), (value, value), color="black")
-    axes.set_xticks(range(len(names)), names, fontsize=7)
+    series = {"ours": [figures[metric].values for metric in metrics]}
+    draw_bars(axes, names, series, marks={"ours": published_mb})
     axes.set_yscale("log")
     axes.set_ylabel("MB of one client, one direction (lines: RETEXO)")

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Final
 
 from sims.catalogue import Setting
-from sims.charts import COLORS, put_legend_below
+from sims.charts import draw_bars
 from sims.large_graphs import LARGE, ROUNDS
 from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import QUICK, SMALL, at_hand, described, keys_for
@@ -225,18 +225,15 @@ def _draw(figures: Figures, dataset: str, axes: Axes) -> None:
         return f"{NETWORK}, {dataset}, {link}, {variant}"
 
     shown = [link for link in LINKS if link != "0 ms" and of(link, "lazy") in figures]
-    width = 0.8 / len(VARIANTS)
-    for number, variant in enumerate(VARIANTS):
-        values = [figures[of(link, variant)].ours for link in shown]
-        places = [place + (number - 1) * width for place in range(len(shown))]
-        axes.bar(places, values, width * 0.92, color=COLORS[number], label=variant)
+    series = {
+        variant: [figures[of(link, variant)].values for link in shown] for variant in VARIANTS
+    }
+    draw_bars(axes, shown, series)
     measured = fmean(
         value
         for variant in VARIANTS
         for value in figures[f"{COMPUTING}, {dataset}, {variant}"].values
     )
-    axes.set_xticks(range(len(shown)), shown)
     axes.set_yscale("log")
     axes.set_title(f"{dataset}; measured computing of a client: {measured:.1f} s", fontsize=9)
     axes.set_ylabel("modelled seconds of the network")
-    put_legend_below(axes)

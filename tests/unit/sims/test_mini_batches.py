@@ -16,9 +16,6 @@ from sims.equal_accuracy import (
     CACHE_SHARE,
     GNS_SHARES,
     METHODS,
-    NEIGHBOUR,
-    Case,
-    Cost,
     _cost,
     _feed,
     kept_trace,
@@ -27,7 +24,8 @@ from sims.feeds import PlainFeed, RootOrder
 from sims.kept import Kept
 from sims.mini_batch_graphs import WIDTH, read_graph
 from sims.mini_batches import Observer, Point, Trace, Training, train
-from sims.recipes.gns import _check
+from sims.outcome import Row, figures_of
+from sims.recipes import gns
 from tests.support.data import cora_dir
 from tests.support.mini_batches import small_graph
 
@@ -52,10 +50,6 @@ def plain_feed() -> PlainFeed:
 
 def point(validation: float, copied_bytes: int = 0) -> Point:
     return Point(1.0, copied_bytes, validation, 0.5, {"lru": 7})
-
-
-def cost(copied_bytes: int, *, reached: bool = True) -> Cost:
-    return Cost(reached, 1, 1.0, copied_bytes, 0.5, {})
 
 
 def test_training_learns_and_counts_what_it_copies() -> None:
@@ -129,19 +123,23 @@ def test_cost_is_that_of_the_first_epoch_that_is_accurate_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "holds"),
+    ("ours", "short", "holds"),
     [
-        ([cost(40), cost(50)], True),
-        ([cost(40), cost(51)], False),
-        ([cost(40), cost(50, reached=False)], False),
+        ([40.0, 50.0], "", True),
+        ([40.0, 51.0], "", False),
+        ([40.0, 50.0], " (whole training of 1 of 2 that missed it)", False),
     ],
 )
-def test_claim_holds_only_with_every_seed(ours: list[Cost], holds: bool) -> None:
-    costs = {Case("small", NEIGHBOUR, seed): cost(100) for seed in (0, 1)}
-    costs |= {Case("small", "gns", seed): each for seed, each in enumerate(ours)}
-    check = _check("small", costs)
+def test_claim_holds_only_with_every_seed(ours: list[float], short: str, holds: bool) -> None:
+    figures = figures_of(
+        [
+            Row.of("github, neighbour, copied", [100.0, 100.0], unit="MB"),
+            Row.of(f"github, gns, copied{short}", ours, unit="MB"),
+        ]
+    )
+    (check,) = gns.checks_from(figures, quick=False)
     assert check.holds == holds
-    assert f"0.40, {ours[1].copied_bytes / 100:.2f}" in check.line
+    assert f"0.40, {ours[1] / 100:.2f}" in check.line
 
 
 def test_the_default_cache_is_the_one_that_was_measured() -> None:
