@@ -1,8 +1,10 @@
 """The account of every byte that left or arrived.
 
-Each movement is counted three ways. ``raw``: the bytes of the dense tensor that moved. ``payload``:
-what was left of them after the codec, and the content of messages that carry no tensor. ``wire``:
-with headers, as handed to the transport; ``None`` where the transport does not count. Totals count
+Each movement is counted three ways. ``raw``: the bytes of the dense tensor that moved; of weights
+and updates in few bits their coded bytes. ``payload``: what was left of them after the codec, and
+the content of messages that carry no tensor. ``wire``: with headers, as handed to the transport;
+``None`` where the transport does not count. Movements of one account are added up, so that none is
+of one round or of one peer (:attr:`Account.peer`). Totals count
 a byte once, at its sender: the RETEXO paper's volume, which counts both ends, is twice that.
 """
 
@@ -39,8 +41,11 @@ class Account:
         attempt: The attempt of the job, from 1.
         kind: One of :data:`KINDS`.
         layer: Stage index, or -1 for what belongs to no stage.
-        purpose: The message or phase: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
-            ``predict``, ``exchange``.
+        purpose: Of messages with the server what was asked, of bytes between clients for what.
+            Before stages: ``hello``, ``introduce``, ``keys``, ``counts``, ``labels``, ``basis``. Of
+            a stage: ``exchange`` (between clients), ``publish``, ``relay``, ``collect``, ``gram``,
+            ``train``, ``evaluate``, ``predict``, ``predicted``, ``end``. Of a feature recipe:
+            ``summary``, ``columns``, ``sums``, ``recipe``.
         client: Client index at whose end the bytes were counted.
         peer: Index of the other client, :data:`SERVER`, :data:`ALL_PEERS` or
             :data:`OF_COHORT`.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import MappingProxyType
 from typing import Final
 
 from retexo_fl.addition import BLUETOOTH, KERNEL_PATH
@@ -124,12 +126,8 @@ def check_address(address: str) -> None:
     scheme = scheme_of(address)
     if not (address.isascii() and address.isprintable()) or " " in address:
         raise IdentityError(f"address {address!r} holds other than printable ASCII")
-    if scheme == "tcp":
-        parse_tcp(address)
-    if scheme == "bluetooth":
-        parse_bluetooth(address)
-    if scheme in DATAGRAM_SCHEMES:
-        parse_datagram(address)
+    if parse := _PARSERS.get(scheme):
+        parse(address)
     if scheme == "relay" and address != "relay:":
         raise IdentityError(f"address {address!r}: expected relay: and nothing more")
 
@@ -140,11 +138,9 @@ def normalised(address: str) -> str:
     All schemes of datagrams are one, ``udp``: an address can be bound once, whatever binds it.
     """
     scheme = scheme_of(address)
-    if scheme == "tcp":
-        return str(parse_tcp(address)).lower()
-    if scheme == "bluetooth":
-        return str(parse_bluetooth(address))
-    return str(parse_datagram(address)) if scheme in DATAGRAM_SCHEMES else address
+    parse = _PARSERS.get(scheme)
+    written = address if parse is None else str(parse(address))
+    return written.lower() if scheme == "tcp" else written
 
 
 def _can_be_looked_up(host: str) -> bool:
@@ -249,3 +245,15 @@ def parse_bluetooth(address: str, *, to_listen: bool = False) -> BluetoothAddres
         raise IdentityError(f"address {address!r}: expected a channel from 1 to {_MAX_CHANNEL}")
     adapter = "" if match["adapter"] == _ANY_ADAPTER else match["adapter"].upper()
     return BluetoothAddress(adapter=adapter, channel=channel)
+
+
+#: By scheme, what reads an address; others have no more to say than their scheme.
+_PARSERS: Final[Mapping[str, Callable[[str], TcpAddress | BluetoothAddress | DatagramAddress]]] = (
+    MappingProxyType(
+        {
+            "tcp": parse_tcp,
+            "bluetooth": parse_bluetooth,
+            **dict.fromkeys(DATAGRAM_SCHEMES, parse_datagram),
+        }
+    )
+)

@@ -21,7 +21,7 @@ class ByteStream(Protocol):
 
     @property
     def channel(self) -> str:
-        """Name of the channel: ``tcp``."""
+        """Name of the transport, by which ``agent status`` counts: ``tcp``."""
         ...
 
     @property

@@ -15,17 +15,12 @@ from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.options import Overwrite, Values, config_command
 from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.tables import figures, show
+from retexo_fl.config import panels
 from retexo_fl.units import format_count, format_counted
 
-_PANELS = {
-    "Graph": (
-        *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
-        *("unlabelled-values", "repeated-nodes", "source-column", "target-column"),
-        *("weight-column", "time-column", "delimiter", "decimal", "encoding"),
-        *("edges-are", "merge-edges", "self-loops", "unknown-nodes", "edges-before"),
-        *("clients", "partitioner", "split", "task", "seed"),
-    )
-}
+#: Keys of graphs that do not say how one is cut: parts that there are, scaling by a training.
+_OF_TRAINING = frozenset({"partitions", "feature-normalisation"})
+_PANELS = {"Graph": (*(key for key in panels()["Graph"] if key not in _OF_TRAINING), "seed")}
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.
 
 Train on them with `retexo run --partitions DIR`. Also writes peers.toml, which clients need to \

@@ -1,4 +1,4 @@
-"""The configuration of a run: flat keys, checked once, after which no dictionary travels."""
+"""The configuration of a run: flat keys, checked when a :class:`RunConfig` is made of them."""
 
 from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS
 from retexo_fl.config.file import read_config_file

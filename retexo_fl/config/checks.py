@@ -9,7 +9,7 @@ from typing import Any, Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config.goals import check_goal
 from retexo_fl.config.keys import KeyInfo
-from retexo_fl.config.value_forms import shown
+from retexo_fl.config.value_forms import WITH_HEADS, shown
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.methods.pieces.basis.keys import check_basis
 from retexo_fl.methods.pieces.links.keys import check_links
@@ -27,10 +27,6 @@ OF_TABLES: Final = (
     *("features", "key-column", "label-column", "unlabelled-values"),
     *("source-column", "target-column", "weight-column", "time-column"),
     *("delimiter", "decimal", "encoding", "repeated-nodes"),
-)
-#: Models whose heads share the hidden width.
-_WITH_HEADS: Final = frozenset(
-    {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
 )
 #: Of two clients each knows the other's part of a sum.
 _LEAST_MASKED: Final = 3
@@ -70,7 +66,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             )
     if values["engine"] != "inline":
         _check_other_engine(values)
-    if values["model"] in _WITH_HEADS and values["hidden"] % values["heads"]:
+    if values["model"] in WITH_HEADS and values["hidden"] % values["heads"]:
         raise ConfigurationError(
             f"hidden: {values['hidden']} cannot be shared by "
             f"{counted(values['heads'], 'head')}; "

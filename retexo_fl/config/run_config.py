@@ -45,6 +45,7 @@ from retexo_fl.config.value_forms import (
     LINKS,
     LOSS,
     METRIC,
+    MODELS,
     PARTITIONER,
     SPLIT,
     shown,
@@ -201,8 +202,7 @@ class RunConfig:
         "sage",
         "GNN layer; dir-* for directed edges, gine for edges with attributes; or pyg:NAME, one of "
         "PyG's convolutions (pyg:GATv2Conv).",
-        *("gcn", "sage", "gat", "gin", "sage-pool", "gine"),
-        *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
+        *MODELS,
         plugin=True,
         lean=("gcn", "sage"),
     )

@@ -1,4 +1,4 @@
-"""Values of configuration keys that are a name with numbers behind it, such as ``krum:2``."""
+"""What values of keys may be: names of layers and metrics, and names with numbers (``krum:2``)."""
 
 from __future__ import annotations
 
@@ -93,6 +93,16 @@ CLASS_WEIGHTS: Final = ValueForm(
     expected="none, balanced, or a number from 0 for each class, such as 1,20, not all of them 0",
     brief="none, balanced, or a number for each class such as 1,20",
     extensible=False,
+)
+
+#: Built-in layers, for ``model``; ``layers/named.py`` has their classes.
+MODELS: Final = (
+    *("gcn", "sage", "gat", "gin", "sage-pool", "gine"),
+    *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
+)
+#: Those whose attention has heads, which share the hidden width, and PyG's.
+WITH_HEADS: Final = frozenset(
+    {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
 )
 
 #: Names of metrics that need no more than a name; those of one class have its place from 0 behind

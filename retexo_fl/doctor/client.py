@@ -176,8 +176,10 @@ def _bindable(address: str) -> Finding:
         match scheme_of(address):
             case "tcp":
                 pass
-            case _:
+            case "relay":
                 return bad(address, "not an address to listen at", "listen at tcp://0.0.0.0:PORT")
+            case other:
+                return absent(address, f"not checked: the doctor does not know how {other} listens")
         wanted = parse_tcp(address, least_port=0)
         family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -34,7 +34,7 @@ class Participants:
         validation: Clients with validation nodes, or under masks those of cohorts with some; those
             that do not train are asked to evaluate the weights of every round, which costs no
             update.
-        everyone: All clients.
+        everyone: All clients that answered hello; fewer than there are only with ``min-clients``.
         updating: Those that a round asks for an update: who trains or, under masks, all whom it
             asks for anything; these are whole cohorts, which are asked the same.
     """

@@ -49,9 +49,10 @@ _LAST: Final = "validation of the last weights"
 
 
 class LazyMessagePassing(Strategy):
-    """Trains one stage after the other, by any algorithm.
+    """Trains one stage after the other, by the script of the configured method.
 
-    With ``lazy`` clients exchange rows before the rounds of a stage, and not within them.
+    The method that it is named after is the default: clients exchange rows before the rounds of a
+    stage, and not within them.
 
     :meth:`start` trains the next stage, in ``retexo run`` as in a ServerApp of your own::
 
@@ -288,7 +289,7 @@ class LazyMessagePassing(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Sum the updates in client order, divide once, take one optimizer step.
+        """Make one update of the round's, take one optimizer step (:meth:`.StageTraining.train`).
 
         Args:
             server_round: Round of the stage.

@@ -111,7 +111,12 @@ class ExchangeClosed(Moved):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundClosed(Moved):
-    """A round is over, and its weights are validated.
+    """The weights of a round, w(round), are validated.
+
+    That is so when the next round ends, whose answers validate the weights that it was sent; after
+    the last round of a stage a question of its own does. ``bytes_payload``, ``seconds`` and
+    ``waited_s`` are as of then: between the lines of rounds r - 1 and r lies round r + 1. What the
+    round's own answers tell (``loss``, ``absent``, ``summed``, ``cut``) is of the round itself.
 
     Attributes:
         stage: Stage index.
@@ -127,7 +132,8 @@ class RoundClosed(Moved):
         best_round: r of the best w(r) so far.
         best_val_accuracy: Its accuracy.
         best_val_metric: Its metric, where that is another.
-        seconds: Since the round before was over.
+        seconds: From the end of the round to its validation: the duration of the next round. None
+            for the last round of a stage.
         waited_s: Of these, waiting for clients.
     """
 

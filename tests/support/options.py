@@ -44,8 +44,8 @@ _TOP: Final = """\
 
 All keys of a run, with their defaults. `retexo run --rounds 20` on a command line, `rounds = 20` in
 a TOML file for `--config`, `rounds=20` in [Python](python.md), where a key's name is in snake case:
-`learning_rate`. `retexo plan` and `retexo sweep` take the same keys, `retexo partition make` those
-of the graph.
+`learning_rate`. `retexo plan` and `retexo sweep` take the same keys, `retexo partition make` `seed`
+and those of the graph, but for `partitions` and `feature-normalisation`.
 
 The profile of a run chooses what is not given: [the default profile](#profiles) has other values
 than the defaults below ([lean training](lean-training.md)). Where `module:attribute` may stand, a

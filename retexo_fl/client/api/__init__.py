@@ -2,9 +2,7 @@
 
 A question is a pair of dataclasses: a request, which names its answer's class, and the answer.
 :data:`QUESTIONS` lists them. :mod:`retexo_fl.client.schema` turns both into flat values and back,
-for Flower's records and for the agent's socket alike. To add a question: write the pair and its
-:class:`Question` in the module of its subject, enter that in :data:`QUESTIONS`, give the client a
-method of its name, and ask it where the server needs the answer.
+for Flower's records and for the agent's socket alike. To add one: ``client/README.md``.
 """
 
 from retexo_fl.client.api.base import MESSAGE_VERSION, AnswerT, Question, Request, Ticket

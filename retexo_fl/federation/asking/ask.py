@@ -4,10 +4,11 @@
         answers = yield Ask.of(clients, HelloRequest(ticket=ticket), stage=-1, purpose="hello")
         return sum(answer.nodes for _, answer in answers)
 
-A round is free of Flower and time-outs: :meth:`.Messenger.run` carries it out, and Flower's own
-loop does so by the strategy's hooks. One that needs more, for example what the missing left behind,
-yields again. Nor does it know who is away, whether sums are masked, or what clients hold:
-:func:`through` makes of a round another one, which asks otherwise (``federation/wrappers/``).
+A round is free of Flower, and of how messages are sent, repeated and waited for:
+:meth:`.Messenger.run` carries it out, or the hooks of the strategy do. One that needs more, for
+example what the missing left behind, yields again. Who is away, what clients hold, and how sums are
+masked is not its business either: :func:`through` makes of a round another one, which asks
+otherwise (``federation/wrappers/``). Of masks it sees that an answer may be of several clients.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ class Ask:
     Attributes:
         requests: By client, ascending. A request that several clients share is built once.
         stage: Stage index for the ledger, -1 for none.
-        purpose: For the ledger: ``introduce``, ``basis``, ``publish``, ``collect``, ``relay``,
-            ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``.
+        purpose: As in :class:`.Account`, for the ledger.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
         sums: Facts by which answers declare what they add up (:func:`.sums_of`), where their sum

@@ -273,10 +273,9 @@ class Messenger:
         the deadline is over.
 
         Args:
-            messages: One for each client; made with :meth:`messages`.
+            messages: One for each client, as :meth:`questions` or :meth:`addressed` make them.
             stage: Stage index for the ledger, -1 for none.
-            purpose: For the ledger: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
-                ``predict``.
+            purpose: As in :class:`.Account`.
             counted: Clients of whom enough must answer; all that are asked if None.
             within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
             cohorts: As in :class:`.Ask`.

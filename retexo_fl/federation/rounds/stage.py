@@ -127,9 +127,10 @@ class StageTraining:
     def train(self, weights: np.ndarray | None = None) -> Round[Score]:
         """Train one round; return the validation of the weights that were sent out.
 
-        Sums the updates in client order, divides once, takes one optimizer step. Only clients with
-        train nodes return an update; the others with validation nodes evaluate. Under masks, all of
-        a cohort return one.
+        Hands the updates in client order to the aggregator: ``mean`` sums them and divides once, a
+        robust one looks at each client's mean update. Then takes one optimizer step. Only clients
+        with train nodes return an update; the others with validation nodes evaluate. Under masks,
+        all of a cohort return one, and the round gets their sum.
 
         Args:
             weights: (P,) what training goes on from, in place of the weights after the last round,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -53,19 +53,9 @@ def load_dataset(
             file is not as documented.
         PluginError: The function cannot be imported or called, or returned no graph.
     """
-    rules = (reading or TRAINING).rules
-    if is_synthetic(name):
-        demand_attributes(f"data set {name!r}", {}, attributes)
-        graph = make_synthetic(name)
-        check_ready(f"data set {name!r}", graph, rules)
-        return graph
-    if is_plugin(name):
-        return load_plugin_graph(name, attributes=attributes, reading=reading or TRAINING)
-    if name == DIGITS:
-        graph = load_digits_graph()
-        demand_attributes(f"data set {name!r}", graph.attributes, attributes)
-        check_ready(f"data set {name!r}", graph, rules)
-        return graph
+    load = _source_of(name)
+    if load is not None:
+        return load(name, attributes, reading or TRAINING)
     path = _npz_path(name, data_dir, named, quiet=quiet)
     graph = read_npz_graph(path, attributes=attributes, reading=reading)
     return _without_made_up_labels(graph) if name == "citeseer" else graph
@@ -80,10 +70,48 @@ def count_dataset_values(name: str, attribute: str, *, data_dir: Path | None) ->
         attribute: Its name.
         data_dir: As in :func:`load_dataset`.
     """
-    if name != DIGITS and not is_plugin(name) and not is_synthetic(name):
+    if _source_of(name) is None:
         return count_npz_values(_npz_path(name, data_dir, NAMED, quiet=False), attribute)
     graph = load_dataset(name, data_dir=data_dir, attributes=(attribute,))
     return len(np.unique(graph.attributes[attribute]))
+
+
+def _synthetic(name: str, attributes: Sequence[str], reading: Reading) -> Graph:
+    demand_attributes(f"data set {name!r}", {}, attributes)
+    graph = make_synthetic(name)
+    check_ready(f"data set {name!r}", graph, reading.rules)
+    return graph
+
+
+def _of_own_function(name: str, attributes: Sequence[str], reading: Reading) -> Graph:
+    return load_plugin_graph(name, attributes=attributes, reading=reading)
+
+
+def _digits(name: str, attributes: Sequence[str], reading: Reading) -> Graph:
+    graph = load_digits_graph()
+    demand_attributes(f"data set {name!r}", graph.attributes, attributes)
+    check_ready(f"data set {name!r}", graph, reading.rules)
+    return graph
+
+
+def _is_digits(name: str) -> bool:
+    return name == DIGITS
+
+
+_Loader: TypeAlias = Callable[[str, Sequence[str], Reading], Graph]
+#: Sources that are no ``.npz`` file: which names are theirs, and what loads one.
+_SOURCES: Final[Sequence[tuple[Callable[[str], bool], _Loader]]] = (
+    (is_synthetic, _synthetic),
+    (is_plugin, _of_own_function),
+    (_is_digits, _digits),
+)
+#: Of these, names that no file can have.
+_RESERVED: Final = (DIGITS, SYNTHETIC)
+
+
+def _source_of(name: str) -> _Loader | None:
+    """Return what loads a data set; None where it is a ``.npz`` file."""
+    return next((load for is_named, load in _SOURCES if is_named(name)), None)
 
 
 def _npz_path(
@@ -108,14 +136,13 @@ def npz_files(data_dir: Path | None) -> list[Path]:
         return []
     if not data_dir.is_dir():
         raise DatasetError(f"data-dir: {data_dir} is not a folder; expected one with .npz files")
-    taken = (DIGITS, SYNTHETIC)
-    return sorted(path for path in data_dir.glob("*.npz") if path.stem not in taken)
+    return sorted(path for path in data_dir.glob("*.npz") if path.stem not in _RESERVED)
 
 
 def _unknown(
     name: str, data_dir: Path | None, files: list[Path], named: Mapping[str, NamedDataset]
 ) -> str:
-    known = list(dict.fromkeys((DIGITS, SYNTHETIC, *(path.stem for path in files), *named)))
+    known = list(dict.fromkeys((*_RESERVED, *(path.stem for path in files), *named)))
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     where = "data-dir is not set" if data_dir is None else f"looked for NAME.npz in {data_dir}"

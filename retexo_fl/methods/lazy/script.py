@@ -1,4 +1,4 @@
-"""Lazy message passing, from its first question to the test.
+"""Lazy message passing, from the moment when all clients are known to the test.
 
     basis         where features become coordinates: their sums, then one block after the other
     for each stage m:

@@ -1,4 +1,4 @@
-"""Label propagation, from its first question to the test.
+"""Label propagation, from the moment when all clients are known to the test.
 
     for each step t:
         publish   every client sends the scores F(t) of boundary nodes
