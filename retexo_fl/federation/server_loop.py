@@ -202,9 +202,9 @@ class ServerLoop(Follower):
     def _begin_rounds(self) -> None:
         self._ended_s, self._waited_until_s = time.monotonic(), self._joined.messenger.waited_s
 
-    def round_done(self, known: RoundClosed | None, training: StageTraining, *, last: bool) -> None:
+    def round_done(self, known: RoundClosed | None, stage: StageTraining, *, last: bool) -> None:
         """Record a round, and write a checkpoint if it is time."""
-        self.job.note_absent({*training.absent, *self._never_there})
+        self.job.note_absent({*stage.absent, *self._never_there})
         waited_s = self._joined.messenger.waited_s - self._waited_until_s
         self._waited_until_s += waited_s
         self.job.train_s += waited_s
@@ -213,9 +213,9 @@ class ServerLoop(Follower):
         if known is not None:
             seconds = round(self._ended_s - begun_s, 6)
             self.run.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
-        is_due = training.round % self.config.checkpoint_every == 0
+        is_due = stage.round % self.config.checkpoint_every == 0
         if last or (is_due and self.run.wants_checkpoint()):
-            self._checkpoint(training.ticket, training.state())
+            self._checkpoint(stage.ticket, stage.state())
 
     def validated(self, known: RoundClosed) -> None:
         """Record what is known of the last round of a stage."""

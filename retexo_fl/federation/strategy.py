@@ -349,7 +349,7 @@ class LazyMessagePassing(Strategy):
             "stage %d: %s trained by %s",
             stage.ticket.stage,
             counted(len(stage.weights), "weight"),
-            counted(len(stage.training), "client"),
+            counted(len(stage.training_clients), "client"),
         )
 
     # ---- inside -----------------------------------------------------------------------------
@@ -427,15 +427,15 @@ class _Hooks:
         self._arrays = records.weights_record(weights)
         self._look(0)
 
-    def train(self, training: StageTraining, *, after: int | None) -> Score:
+    def train(self, stage: StageTraining, *, after: int | None) -> Score:
         """Have a round configured, carried and aggregated, and its weights evaluated if asked."""
-        strategy, number = self.strategy, training.round + 1
+        strategy, number = self.strategy, stage.round + 1
         messages = strategy.configure_train(number, self._arrays, self.train_config, self.grid)
         replies = strategy.carried(messages, self.grid, after=after)
         trained, metrics = strategy.aggregate_train(number, replies)
         # As in Flower: where `aggregate_train` returns no arrays, the weights stay as they were.
         self._arrays = self._arrays if trained is None else trained
-        training.go_on_from(records.weights_of(self._arrays))
+        stage.go_on_from(records.weights_of(self._arrays))
         if metrics is not None:
             self.result.train_metrics_clientapp[number] = metrics
         score = strategy.score
@@ -444,9 +444,9 @@ class _Hooks:
         self._look(number)
         return score
 
-    def validate_last(self, training: StageTraining) -> Score:
+    def validate_last(self, stage: StageTraining) -> Score:
         """Have the weights after the last round evaluated."""
-        self._evaluate(training.round, ConfigRecord({"nodes": _LAST}))
+        self._evaluate(stage.round, ConfigRecord({"nodes": _LAST}))
         return self.strategy.score
 
     def test(self, weights: np.ndarray) -> None:

@@ -44,7 +44,7 @@ class Follower:
     def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
         """See an exchange that has ended; it went ``along`` with the first round if so."""
 
-    def round_done(self, known: RoundClosed | None, training: StageTraining, *, last: bool) -> None:
+    def round_done(self, known: RoundClosed | None, stage: StageTraining, *, last: bool) -> None:
         """See a round that has ended, and what it told of the one before."""
 
     def validated(self, known: RoundClosed) -> None:
@@ -73,10 +73,10 @@ class Hooks(Protocol):
     def begin(self, weights: np.ndarray) -> None:
         """See the (P,) weights before the first round."""
 
-    def train(self, training: StageTraining, *, after: int | None) -> Score:
+    def train(self, stage: StageTraining, *, after: int | None) -> Score:
         """Train a round, ``after`` the exchange of that stage, or in the same messages."""
 
-    def validate_last(self, training: StageTraining) -> Score:
+    def validate_last(self, stage: StageTraining) -> Score:
         """Validate the weights after the last round."""
 
     def test(self, weights: np.ndarray) -> None:
@@ -183,8 +183,8 @@ class Training:
 
     def train_round(self, loop: StageLoop) -> None:
         """Train a round of an open stage."""
-        stage = loop.training
-        self.joined.exchanges.bring_up(stage.ticket.stage, stage.training)
+        stage = loop.stage
+        self.joined.exchanges.bring_up(stage.ticket.stage, stage.training_clients)
         due, self._due = self._due, None
         # Of the round before, which this round's answers validate.
         before = loop.known()
@@ -194,7 +194,7 @@ class Training:
 
     def select(self, loop: StageLoop) -> None:
         """Close a stage: validate its last weights, unless patience was lost; keep the best."""
-        stage = loop.training
+        stage = loop.stage
         if not loop.has_lost_patience:
             score = self.hooks.validate_last(stage)
             self.follower.validated(loop.closed(loop.known(), score))
@@ -217,33 +217,33 @@ class StageLoop:
     Args:
         config: Of the run.
         ledger: Of the job.
-        training: The stage.
+        stage: What is trained.
         rounds: How many at most; as configured if None.
 
     Attributes:
-        training: The stage.
+        stage: What is trained.
     """
 
     def __init__(
         self,
         config: RunConfig,
         ledger: TrafficLedger,
-        training: StageTraining,
+        stage: StageTraining,
         *,
         rounds: int | None = None,
     ) -> None:
         self._ledger = ledger
-        self.training = training
-        stage = training.ticket.stage
-        self._rounds = config.stage_rounds[stage] if rounds is None else rounds
+        self.stage = stage
+        number = stage.ticket.stage
+        self._rounds = config.stage_rounds[number] if rounds is None else rounds
         self._patience = config.patience
-        if config.last_rounds and stage == config.stages - 1:
+        if config.last_rounds and number == config.stages - 1:
             self._patience = 0
 
     @property
     def wants_round(self) -> bool:
         """Whether a round is left, and the last ``patience`` rounds were not all in vain."""
-        return self.training.round < self._rounds and not self.has_lost_patience
+        return self.stage.round < self._rounds and not self.has_lost_patience
 
     @property
     def has_lost_patience(self) -> bool:
@@ -251,22 +251,21 @@ class StageLoop:
 
         Those of the last round are not looked at then.
         """
-        done, patience = self.training.round, self._patience
-        since_best = done - 1 - self.training.best.round_number
+        done, patience = self.stage.round, self._patience
+        since_best = done - 1 - self.stage.best.round_number
         return bool(patience) and done > 1 and since_best >= patience
 
     def known(self) -> dict[str, Any]:
         """Return what is known of the last round, by fields of its event."""
-        training = self.training
         names = ("round", "loss", "absent", "summed", "cut")
-        return {name: getattr(training, name) for name in names}
+        return {name: getattr(self.stage, name) for name in names}
 
     def closed(self, known: Mapping[str, Any], score: Score) -> RoundClosed:
         """Return what is known of a round, and of the weights that it made."""
-        best = self.training.best
+        best = self.stage.best
         assert best.score is not None
         return RoundClosed(
-            stage=self.training.ticket.stage,
+            stage=self.stage.ticket.stage,
             rounds=self._rounds,
             **known,
             val_loss=score.loss,

@@ -115,7 +115,7 @@ class StageTraining:
         return self._optimizer.weights
 
     @property
-    def training(self) -> tuple[int, ...]:
+    def training_clients(self) -> tuple[int, ...]:
         """Clients that train, ascending."""
         return self._participants.training
 
@@ -180,7 +180,7 @@ class StageTraining:
 
     def _note_sum(self, answered: set[int], measured: list[np.ndarray]) -> None:
         """Note whose updates a masked round added up, and how much of them was cut."""
-        self.summed = len(answered.intersection(self.training))
+        self.summed = len(answered.intersection(self.training_clients))
         self.cut = int(sum(one[-1] for one in measured))
         if self.cut > self._codec.most_cut(len(self.weights) * self.summed):
             logger.warning(
@@ -306,7 +306,7 @@ class StageTraining:
             requests=requests(coded),
             stage=self.ticket.stage,
             purpose=purpose,
-            counted=frozenset(self.training) if purpose == "train" else None,
+            counted=frozenset(self.training_clients) if purpose == "train" else None,
             sums=self._sum_facts,
             again=(lambda: requests(self._whole(sent))) if changes else None,
             all_again=self._clients.exchange_in_rounds,

@@ -32,10 +32,10 @@ def lazy(training: Training) -> Script:
             training.exchange(stage)
             training.keep(StageOutcome.untrained(stage, training.initial(stage)))
         else:
-            rounds = training.open(stage)
-            training.exchange(stage, along=rounds.wants_round)
-            while rounds.wants_round:
-                training.train_round(rounds)
-            training.select(rounds)
+            loop = training.open(stage)
+            training.exchange(stage, along=loop.wants_round)
+            while loop.wants_round:
+                training.train_round(loop)
+            training.select(loop)
         yield
     training.finish()

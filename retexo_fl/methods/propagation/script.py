@@ -23,7 +23,7 @@ def propagate(training: Training) -> Script:
         training.keep(StageOutcome.untrained(stage, training.initial(stage)))
         yield
     training.exchange(last)
-    scored = training.open(last).training
+    scored = training.open(last).stage
     training.hooks.validate_last(scored)
     training.keep(scored.outcome())
     yield

@@ -81,7 +81,7 @@ class CorrectedStage(StageTraining):
     def __init__(self, config: RunConfig, ticket: Ticket, state: StageState, **others: Any) -> None:
         super().__init__(config, ticket, state, **others)
         self._controls = ControlVariates(
-            {client: self._clients.hellos[client].train for client in self.training},
+            {client: self._clients.hellos[client].train for client in self.training_clients},
             state.controls,
             step_length=config.local_steps * config.local_learning_rate,
         )
