@@ -64,7 +64,7 @@ Masks: TypeAlias = "NoMasks | ClientMasks"
 #: Returns what an attempt has moved before a stage, by an account that outlives the process.
 Moving: TypeAlias = Callable[[Ticket], PeerTraffic]
 #: Of a question whose answer may take exchanges with peers.
-Round = TypeVar("Round", TrainAnswer, EvaluateAnswer)
+RoundAnswerT = TypeVar("RoundAnswerT", TrainAnswer, EvaluateAnswer)
 
 #: What follows from the questions that were asked, what owners agreed on, what peers sent and the
 #: disk: it may be told under masks, too.
@@ -235,11 +235,11 @@ class Sealing:
     def with_traffic(
         self,
         request: Request[Any],
-        answer: Round,
+        answer: RoundAnswerT,
         moved: Mapping[str, PeerTraffic],
         *,
         again: bool,
-    ) -> Round:
+    ) -> RoundAnswerT:
         """Return an answer with what crossed for it inside its round, by purpose.
 
         Args:
@@ -383,15 +383,15 @@ class MaskedSealing(Sealing):
     def with_traffic(
         self,
         request: Request[Any],
-        answer: Round,
+        answer: RoundAnswerT,
         moved: Mapping[str, PeerTraffic],
         *,
         again: bool,
-    ) -> Round:
+    ) -> RoundAnswerT:
         """See :meth:`.Sealing.with_traffic`."""
         told: Any = answer
         hidden = self._hiding.hide_moved(request, Moved(by_purpose=moved), again=again)
-        return cast("Round", replace(told, moved=hidden))
+        return cast("RoundAnswerT", replace(told, moved=hidden))
 
     def is_last(self, request: Request[Any]) -> bool:
         """See :meth:`.Sealing.is_last`."""
