@@ -123,14 +123,9 @@ def load_plugin(kind: str, text: str) -> object:
     return found
 
 
-@contextmanager
-def outside_plugins() -> Iterator[None]:
-    """Have what a callback raises keep its class, also where its file holds a plug-in, too."""
-    try:
-        yield
-    except Exception as error:
-        setattr(error, _OUTSIDE, True)
-        raise
+def mark_outside(error: Exception) -> None:
+    """Have what a callback has raised keep its class, also where its file holds a plug-in, too."""
+    setattr(error, _OUTSIDE, True)
 
 
 @contextmanager

@@ -145,6 +145,11 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
+def client_named(client: int) -> str:
+    """Return what a sentence calls a client; -1 where it is not known which it is."""
+    return f"client {client}" if client >= 0 else "a client"
+
+
 def clients_named(clients: Sequence[int]) -> str:
     """Return some clients as a line names them."""
     numbers = ", ".join(map(str, clients))

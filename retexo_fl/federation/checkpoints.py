@@ -3,7 +3,7 @@
 A checkpoint is one safetensors file, replaced as a whole after a round (:class:`Checkpoint`). The
 account of bytes only grows, so a checkpoint appends what changed since the last one
 (:class:`LedgerFile`). Both are written while clients compute: in a thread of their own, at
-intervals (:class:`CheckpointWriter`).
+intervals (:class:`CheckpointWriter`). :class:`Checkpoints` has all of it for a run directory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from retexo_fl.config import Scalar
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.log import EventLog
 
 #: Raised when the meaning of a checkpoint's content changes.
 CHECKPOINT_VERSION: Final = 3
@@ -350,3 +352,67 @@ class CheckpointWriter:
         begun_s = self._now_s()
         self._write(checkpoint, ledger)
         return self._now_s() - begun_s
+
+
+# ---- of a run directory -------------------------------------------------------------------------
+
+
+class Checkpoints:
+    """``checkpoint.safetensors`` of a run directory, with the account of bytes that it names.
+
+    Args:
+        folder: The run directory.
+        log: Its history, of which a checkpoint says how long it is.
+
+    Attributes:
+        config: What a resume may not change, of the run's configuration.
+        seconds_before: Seconds that earlier attempts have taken.
+        ledger_file: The account of bytes.
+        writer: Says when a checkpoint is due, and waits for the one under way.
+    """
+
+    def __init__(self, folder: Path, log: EventLog) -> None:
+        self.config: Mapping[str, Scalar] = {}
+        self.seconds_before = 0.0
+        self._begun_s = time.monotonic()
+        self._log = log
+        self.ledger_file = LedgerFile(folder)
+        self.writer = CheckpointWriter(self._replace)
+
+    @property
+    def path(self) -> Path:
+        """Where the checkpoint is."""
+        return self.ledger_file.folder / "checkpoint.safetensors"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that all attempts have taken so far."""
+        return self.seconds_before + time.monotonic() - self._begun_s
+
+    def write(self, checkpoint: Checkpoint, ledger: TrafficLedger) -> None:
+        """Replace the checkpoint, in a thread that works while clients compute.
+
+        Args:
+            checkpoint: What the training is to go on from.
+            ledger: The account of bytes at that moment.
+
+        Raises:
+            CheckpointError: It, or the one before, could not be written.
+        """
+        piece = self.ledger_file.next_piece(ledger)
+        facts = {
+            **checkpoint.facts,
+            "config": self.config,
+            "seconds": self.seconds,
+            "metrics_bytes": self._log.size_bytes,
+            "ledger": piece.facts,
+        }
+        self.writer.write(Checkpoint(facts=facts, tensors=checkpoint.tensors), piece)
+
+    def _replace(self, checkpoint: Checkpoint, piece: Piece) -> None:
+        # The history and the account that it counts on come first.
+        self._log.force()
+        self.ledger_file.write(piece)
+        write_checkpoint(self.path, checkpoint)
+        if piece.begin == 0:
+            self.ledger_file.remove_others(piece.number)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from retexo_fl.client.api import QUESTIONS, ClientApi, Ticket
+from retexo_fl.client.api import QUESTIONS, ClientApi, Request, Ticket
 from retexo_fl.errors import ConfigurationError, RetexoError
 from retexo_fl.federation import records
-from retexo_fl.plugins import named_plugin_errors
+from retexo_fl.plugins import plugin_failure
 
 #: Finds the client that a message is for.
 ClientSource = Callable[[Context, Ticket], ClientApi]
@@ -39,22 +40,39 @@ def _nudged(message: Message, _: Context) -> Message:
 def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]:
     def answer(message: Message, context: Context) -> Message:
         try:
-            with named_plugin_errors():
-                return Message(_answer(message, context), reply_to=message)
-        except RetexoError as error:
-            return Message(records.failure_content(error), reply_to=message)
-
-    def _answer(message: Message, context: Context) -> RecordDict:
-        first, request = records.read_first(message), records.read_request(message)
-        client = find_client(context, request.ticket)
-        before: list[object] = []
-        for item in first:
-            before.append(client.ask(item))
-            if records.leaves_open(before[-1]):
-                return records.answer_content(None, before)
-        return records.answer_content(client.ask(request), before)
+            first, request = records.read_first(message), records.read_request(message)
+            content = _answers(find_client(context, request.ticket), first, request)
+        except Exception as error:
+            named = error if isinstance(error, RetexoError) else plugin_failure(error)
+            if named is None:
+                raise
+            content = records.failure_content(named)
+        return Message(content, reply_to=message)
 
     return answer
+
+
+def _answers(client: ClientApi, first: Iterable[Request[Any]], request: Request[Any]) -> RecordDict:
+    """Return what a client answers to the requests ``first`` in a message, and to its own."""
+    before: list[object] = []
+    for item in first:
+        before.append(client.ask(item))
+        if records.leaves_open(before[-1]):
+            return records.answer_content(None, before)
+    return records.answer_content(client.ask(request), before)
+
+
+def in_simulation(find: Callable[[str, int], ClientApi]) -> ClientSource:
+    """Return what finds the client of a simulation's node.
+
+    Args:
+        find: Returns a client by job and index.
+    """
+
+    def find_client(context: Context, ticket: Ticket) -> ClientApi:
+        return find(ticket.job, client_index(context))
+
+    return find_client
 
 
 def client_index(context: Context) -> int:

@@ -46,6 +46,10 @@ class Exchanges:
         job: Its finished stages make the rows of the next one.
         codec: Of weights on their way.
         watch: The clock, and what is called for exchanges that stay open.
+
+    Attributes:
+        behind: Clients that have not closed the last exchange, and so cannot train or evaluate; of
+            each the first stage whose exchange it lacks.
     """
 
     def __init__(
@@ -64,19 +68,14 @@ class Exchanges:
         self._codec = codec
         self._job = job
         self._watch = watch
-        self._behind: dict[int, int] = {}
-
-    @property
-    def behind(self) -> frozenset[int]:
-        """Clients that have not closed the last exchange, and so cannot train or evaluate."""
-        return frozenset(self._behind)
+        self.behind: dict[int, int] = {}
 
     def run(self, stage: int) -> Exchanged:
         """Run the exchange of a stage with all who can take part in it."""
         begun_s = self._watch.clock.now_s()
-        if stage:
+        if stage and self.behind:
             self._catch_up(stage - 1)
-        clients = [c for c in self._messenger.clients if c not in self._behind]
+        clients = [c for c in self._messenger.clients if c not in self.behind]
         exchanged = self._messenger.run(
             exchange_rows(
                 self._clients,
@@ -89,7 +88,7 @@ class Exchanges:
         )
         for client in clients:
             if client not in exchanged.closed:
-                self._behind[client] = stage
+                self.behind[client] = stage
         self._job.exchange_s += self._watch.clock.now_s() - begun_s
         return exchanged
 
@@ -154,10 +153,10 @@ class Exchanges:
         deadline_s = clock.now_s() + self._config.message_timeout_s
         while True:
             self._catch_up(stage)
-            if len(self._clients.able(training, self._behind)) >= least:
+            if len(self._clients.able(training, self.behind)) >= least:
                 return
             if clock.now_s() > deadline_s:
-                away = clients_named(tuple(sorted(self._behind)))
+                away = clients_named(tuple(sorted(self.behind)))
                 raise RoundIncomplete(
                     f"stage {stage}: {away} did not reconnect within "
                     f"{self._config.message_timeout_s:g} s (message-timeout-s), which leaves fewer "
@@ -167,13 +166,11 @@ class Exchanges:
 
     def _catch_up(self, stage: int) -> None:
         """Repeat all exchanges up to one of ``stage`` for those who are connected again."""
-        if not self._behind:
-            return
-        for client in sorted(self._behind.keys() & self._messenger.connected()):
-            first = self._behind.pop(client)
+        for client in sorted(self.behind.keys() & self._messenger.connected()):
+            first = self.behind.pop(client)
             for missed in range(first, stage + 1):
                 if not self._repeat(missed, client):
-                    self._behind[client] = missed
+                    self.behind[client] = missed
                     break
             else:
                 logger.warning("client %d takes part again in stage %d", client, stage)

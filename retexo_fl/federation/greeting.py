@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from retexo_fl.client.api import (
@@ -25,7 +26,7 @@ from retexo_fl.units import clients_named
 FirstT = TypeVar("FirstT", HelloAnswer, ColumnsAnswer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Participants:
     """Client indices by what they hold, each ascending.
 
@@ -44,7 +45,7 @@ class Participants:
     everyone: tuple[int, ...]
     updating: tuple[int, ...]
 
-    @property
+    @cached_property
     def asked(self) -> tuple[int, ...]:
         """Clients that a round asks for anything, ascending."""
         return tuple(sorted({*self.updating, *self.validation}))

@@ -104,7 +104,7 @@ def _worse_than_earlier(config: RunConfig, stages: Sequence[StageOutcome]) -> tu
 def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Result:
     config, last = outcome.config, job.outcomes[-1]
     judged = _judged_test(outcome, job.label_facts)
-    total_s = run.seconds
+    total_s = run.checkpoints.seconds
     return Result(
         dataset=config.graph_name,
         model=config.model,

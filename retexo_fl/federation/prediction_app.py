@@ -21,7 +21,8 @@ from retexo_fl.errors import EngineFailed, RetexoError
 from retexo_fl.federation.checkpoints import replace_file
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.methods.predict.script import PredictionLoop
-from retexo_fl.run_log.events import Event, event_values
+from retexo_fl.run_log.events import Event
+from retexo_fl.run_log.log import line_of
 
 EVENTS_NAME: Final = "events.jsonl"
 _OUTCOME_NAME: Final = "outcome.json"
@@ -60,7 +61,7 @@ def make_prediction_app(
 
         def tell(event: Event) -> None:
             with (folder / EVENTS_NAME).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event_values(event)) + "\n")
+                file.write(line_of(event))
             for listener in listeners:
                 listener(event)
 

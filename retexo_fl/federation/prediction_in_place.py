@@ -30,7 +30,8 @@ from retexo_fl.ledger import TrafficLedger
 from retexo_fl.methods.predict.script import PredictionLoop
 from retexo_fl.outlet import standard_error
 from retexo_fl.progress.prediction import PredictionTable
-from retexo_fl.run_log.events import Event, event_values
+from retexo_fl.run_log.events import Event
+from retexo_fl.run_log.log import line_of
 from retexo_fl.run_status import write_status
 
 SUMMARY_NAME: Final = "predictions.json"
@@ -150,7 +151,7 @@ def _predict(
 
     def tell(event: Event) -> None:
         with path.with_name(EVENTS_NAME).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event_values(event)) + "\n")
+            file.write(line_of(event))
         for listener in listeners:
             listener(event)
 

@@ -13,12 +13,16 @@ it nor the request itself are answered.
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.lib import format as npy
 
 from retexo_fl import errors
 from retexo_fl.client import schema
@@ -32,8 +36,8 @@ from retexo_fl.client.api import (
     question_of,
 )
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
-from retexo_fl.federation import flat_arrays
 from retexo_fl.ledger import Volume
+from retexo_fl.units import client_named, counted
 from retexo_fl.updates.zeros import bytes_with_zeros
 
 _SETTINGS: Final = "retexo"
@@ -53,6 +57,15 @@ _CODED: Final = frozenset({"weights", _UPDATE, "sums", "numbers"})
 #: Keys of what only masks need: public keys and their signatures.
 _MASKING: Final = frozenset({"keys", "signatures"})
 _MASK_PREFIX: Final = "mask-"
+#: What Flower calls arrays in the ``.npy`` form, which are written and read without a second copy.
+_FORM: Final = "numpy.ndarray"
+#: Magic bytes, version 1.0, and two bytes that hold the length of the header behind them.
+_VERSION_1: Final = b"\x93NUMPY\x01\x00"
+_PREFIX_BYTES: Final = 10
+_HEADER: Final = re.compile(
+    rb"\{'descr': '(?P<dtype><f4|<f8)', 'fortran_order': False, "
+    rb"'shape': \((?P<shape>\d{1,18},(?: ?\d{1,18})?)\), \} *\n"
+)
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
 
@@ -164,11 +177,6 @@ def group_of(ticket: Ticket) -> str:
     return f"{ticket.attempt}.{ticket.stage}.{ticket.round}"
 
 
-def round_of(group: str) -> int:
-    """Return the round in :func:`group_of`."""
-    return int(group.rpartition(".")[2])
-
-
 def _flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:
     """Return values and weights; an array of bytes is a value."""
     values, array = schema.flatten(record)
@@ -217,8 +225,10 @@ def _read(
 
 
 def weights_record(weights: np.ndarray) -> ArrayRecord:
-    """Wrap (P,) weights or sums."""
-    return ArrayRecord({_WEIGHTS: flat_arrays.pack(weights)})
+    """Wrap (P,) weights or sums; equal in its bytes to Flower's own ``Array(weights)``."""
+    dtype, shape = str(weights.dtype), weights.shape
+    data = b"".join((_head(dtype, shape), np.ascontiguousarray(weights).data))
+    return ArrayRecord({_WEIGHTS: Array(dtype=dtype, shape=shape, stype=_FORM, data=data)})
 
 
 def weights_of(record: ArrayRecord) -> np.ndarray:
@@ -229,10 +239,59 @@ def weights_of(record: ArrayRecord) -> np.ndarray:
     """
     if list(record) != [_WEIGHTS]:
         raise RemoteProtocolError(f"got arrays {sorted(record)}; expected one called 'weights'")
-    array = flat_arrays.unpack(record[_WEIGHTS])
+    array = unpack(record[_WEIGHTS])
     if array.ndim != 1:
         raise RemoteProtocolError(f"got weights of shape {array.shape}; expected one dimension")
     return array
+
+
+def unpack(array: Array) -> np.ndarray:
+    """Return a read-only view of the values of an array in the ``.npy`` form.
+
+    Raises:
+        RemoteProtocolError: The bytes are not one whole array of float32 or float64 in little
+            endian, of one dimension or two, that is what the record announces.
+    """
+    data = array.data
+    head = data[: _PREFIX_BYTES + int.from_bytes(data[8:_PREFIX_BYTES], "little")]
+    try:
+        dtype, shape = _parsed(array.stype, head)
+    except ValueError as error:
+        raise RemoteProtocolError(f"got weights that are not a .npy array ({error})") from error
+    if (array.dtype, tuple(array.shape)) != (dtype, shape):
+        raise RemoteProtocolError(
+            f"got weights announced as {array.dtype} of shape {tuple(array.shape)} that are "
+            f"{dtype} of shape {shape}"
+        )
+    expected_bytes = len(head) + math.prod(shape) * np.dtype(dtype).itemsize
+    if len(data) != expected_bytes:
+        raise RemoteProtocolError(
+            f"got {counted(len(data), 'byte')} of weights of shape {shape}; expected "
+            f"{expected_bytes}"
+        )
+    return np.frombuffer(data, dtype=dtype, offset=len(head)).reshape(shape)
+
+
+# All messages of a round have the same head, and building or parsing one costs more than the rest.
+@lru_cache(maxsize=32)
+def _head(dtype: str, shape: tuple[int, ...]) -> bytes:
+    stream = io.BytesIO()
+    described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(stream, described)
+    return stream.getvalue()
+
+
+@lru_cache(maxsize=32)
+def _parsed(form: str, head: bytes) -> tuple[str, tuple[int, ...]]:
+    begin = head[: len(_VERSION_1)]
+    if form != _FORM or begin != _VERSION_1:
+        raise ValueError(f"{form!r} beginning with {begin!r}")
+    # NumPy's own parser evaluates a literal and has many ways to fail; this form is all it writes.
+    found = _HEADER.fullmatch(head[_PREFIX_BYTES:])
+    if found is None:
+        raise ValueError("its header is not that of a float array")
+    sizes = found["shape"].decode().split(",")
+    return str(np.dtype(found["dtype"].decode())), tuple(int(size) for size in sizes if size)
 
 
 # ---- failures ---------------------------------------------------------------------------------
@@ -244,18 +303,20 @@ def failure_content(error: RetexoError) -> RecordDict:
     return RecordDict({FAILURE: failure})
 
 
-def raise_failure(reply: Message, who: str) -> None:
-    """Raise the error in a reply of ``who`` (such as ``client 3``), if there is one.
+def raise_failure(reply: Message, client: int) -> None:
+    """Raise the error in a reply of a client, -1 where it is not known which, if there is one.
 
     Raises:
         RetexoError: The client's own named error, its sentence preceded by the client; or
             ``ClientFailed`` where Flower itself reports that the client's process ended or raised.
     """
-    if reply.has_error():
+    has_error = reply.has_error()
+    if not has_error and FAILURE not in reply.content:
+        return
+    who = client_named(client)
+    if has_error:
         reason = " ".join(str(reply.error.reason).split())
         raise ClientFailed(f"{who}: {reason} (Flower error code {reply.error.code})")
-    if FAILURE not in reply.content:
-        return
     failure = reply.content.config_records[FAILURE]
     name, sentence = str(failure.get("name")), str(failure.get("message"))
     known = getattr(errors, name, None)

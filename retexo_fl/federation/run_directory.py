@@ -6,8 +6,7 @@ import logging
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +18,6 @@ import tomli_w
 from retexo_fl.config import (
     PLACE_KEYS,
     RunConfig,
-    Scalar,
     config_values,
     make_config,
     read_config_file,
@@ -27,9 +25,7 @@ from retexo_fl.config import (
 from retexo_fl.errors import CheckpointError, RunDirectoryError
 from retexo_fl.federation.checkpoints import (
     Checkpoint,
-    CheckpointWriter,
-    LedgerFile,
-    Piece,
+    Checkpoints,
     named_damage,
     read_checkpoint,
     replace_file,
@@ -52,9 +48,7 @@ from retexo_fl.federation.resume_checks import (
 from retexo_fl.file_lock import lock_run
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.methods.keys import check_extended
-from retexo_fl.plugins import outside_plugins
 from retexo_fl.replacing import PREDICTIONS, Kind, Replacement, check_replaceable, is_taken
-from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.log import EventLog, RoundSpan
 from retexo_fl.run_log.result import Result, result_text
 from retexo_fl.run_status import correct_status, is_status, write_status
@@ -84,20 +78,22 @@ class RunDirectory:
     ``status.json`` says whether the run is active, finished, failed or was interrupted;
     ``checkpoint.safetensors`` is what a resume starts from, with the account of bytes in
     ``checkpoint-ledger-N.csv``.
+
+    Attributes:
+        path: The folder.
+        log: Its history.
+        checkpoints: What a resume starts from.
+        replacement: The run whose place this one is yet to take; None without one.
+        lost_rounds: Rounds of earlier attempts that ``metrics.jsonl`` lost, by a crash of the
+            machine.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._begun = time.monotonic()
-        self._seconds_before = 0.0
-        self._listeners: list[Callable[[Event], None]] = []
+        self.log = EventLog(path / "metrics.jsonl")
+        self.checkpoints = Checkpoints(path, self.log)
+        self.replacement: Replacement | None = None
         self._held: BinaryIO | None = None
-        self._replacement: Replacement | None = None
-        self._log = EventLog(path / "metrics.jsonl")
-        self._ledger_file = LedgerFile(path)
-        self._writer = CheckpointWriter(self._write_checkpoint)
-        self._config: Mapping[str, Scalar] = {}
-        #: Rounds of earlier attempts that ``metrics.jsonl`` lost, by a crash of the machine.
         self.lost_rounds: list[RoundSpan] = []
 
     # ---- beginning ------------------------------------------------------------------------------
@@ -115,7 +111,7 @@ class RunDirectory:
         check_free(self.path, overwrite=overwrite)
         try:
             self._make(overwrite=overwrite)
-            self._config = fixed_values(config)
+            self.checkpoints.config = fixed_values(config)
             self._write_config(config)
             self._lock()
         except BaseException:
@@ -125,8 +121,8 @@ class RunDirectory:
     def _make(self, *, overwrite: bool) -> None:
         try:
             if overwrite and is_taken(self.path):
-                self._replacement = Replacement(self.path, RUN)
-                self._move(self._replacement.new)
+                self.replacement = Replacement(self.path, RUN)
+                self._move(self.replacement.new)
             (self.path / "model").mkdir(parents=True)
         except OSError as error:
             raise RunDirectoryError(
@@ -139,10 +135,10 @@ class RunDirectory:
         Raises:
             CheckpointError: It cannot, and that one stays.
         """
-        if self._replacement is None:
+        if self.replacement is None:
             return
-        self._writer.wait()
-        replacement = self._replacement
+        self.checkpoints.writer.wait()
+        replacement = self.replacement
         try:
             replacement.swap()
         except OSError as error:
@@ -154,13 +150,13 @@ class RunDirectory:
 
     def _move(self, path: Path) -> None:
         self.path = path
-        self._log.path = path / "metrics.jsonl"
-        self._ledger_file.folder = path
+        self.log.path = path / "metrics.jsonl"
+        self.checkpoints.ledger_file.folder = path
 
     def _end_replacement(self) -> None:
-        if self._replacement is not None:
-            self._replacement.close()
-            self._replacement = None
+        if self.replacement is not None:
+            self.replacement.close()
+            self.replacement = None
 
     def reopen(self, last_rounds: int) -> Checkpoint:
         """Return the last checkpoint; :meth:`go_on` follows when nothing more is to be checked.
@@ -178,11 +174,11 @@ class RunDirectory:
         stored = check_resumable(self.path, extends=extends)
         self._lock()
         try:
-            checkpoint = read_checkpoint(self._checkpoint_path)
-            with named_damage(self._checkpoint_path):
+            checkpoint = read_checkpoint(self.checkpoints.path)
+            with named_damage(self.checkpoints.path):
                 check_unchanged(self.path, stored, checkpoint)
-                self._config = fixed_values(stored)
-                self._seconds_before = float(checkpoint.facts["seconds"])
+                self.checkpoints.config = fixed_values(stored)
+                self.checkpoints.seconds_before = float(checkpoint.facts["seconds"])
                 if extends:
                     check_longer(self.path, last_rounds, checkpoint)
         except BaseException:
@@ -196,8 +192,8 @@ class RunDirectory:
         Raises:
             CheckpointError: It is absent or damaged.
         """
-        with named_damage(self._checkpoint_path):
-            return self._ledger_file.read(checkpoint.facts["ledger"])
+        with named_damage(self.checkpoints.path):
+            return self.checkpoints.ledger_file.read(checkpoint.facts["ledger"])
 
     def go_on(self, checkpoint: Checkpoint, config: RunConfig) -> None:
         """Cut the history back to a checkpoint; a finished run gives up its result.
@@ -216,8 +212,8 @@ class RunDirectory:
         stored = stored_config(self.path)
         if config.last_rounds != stored.last_rounds:
             self._write_config(replace(stored, last_rounds=config.last_rounds))
-        with named_damage(self._checkpoint_path):
-            self._ledger_file.remove_others(int(checkpoint.facts["ledger"]["number"]))
+        with named_damage(self.checkpoints.path):
+            self.checkpoints.ledger_file.remove_others(int(checkpoint.facts["ledger"]["number"]))
             self._cut_history(checkpoint)
 
     def _write_config(self, config: RunConfig) -> None:
@@ -227,18 +223,14 @@ class RunDirectory:
     def _cut_history(self, checkpoint: Checkpoint) -> None:
         """Cut ``metrics.jsonl`` back to a checkpoint; a shorter one is noticed and continued."""
         named_bytes = int(checkpoint.facts["metrics_bytes"])
-        left_bytes = self._log.cut_back(named_bytes)
-        self.lost_rounds = self._log.lacking(told_rounds(checkpoint.facts))
+        left_bytes = self.log.cut_back(named_bytes)
+        self.lost_rounds = self.log.lacking(told_rounds(checkpoint.facts))
         if left_bytes != named_bytes:
             # What is written from here on must not be taken for what was lost.
             facts = {**checkpoint.facts, "metrics_bytes": left_bytes}
             write_checkpoint(
-                self._checkpoint_path, Checkpoint(facts=facts, tensors=checkpoint.tensors)
+                self.checkpoints.path, Checkpoint(facts=facts, tensors=checkpoint.tensors)
             )
-
-    @property
-    def _checkpoint_path(self) -> Path:
-        return self.path / "checkpoint.safetensors"
 
     def _lock(self) -> None:
         """Hold the run for this process; the system releases it when the process ends."""
@@ -250,71 +242,13 @@ class RunDirectory:
 
     def close(self) -> None:
         """Release the run, once what is being written is on the disk."""
-        self._writer.close()
+        self.checkpoints.writer.close()
         self._end_replacement()
         if self._held is not None:
             self._held.close()
             self._held = None
 
     # ---- during the run -------------------------------------------------------------------------
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that all attempts have taken so far."""
-        return self._seconds_before + time.monotonic() - self._begun
-
-    def listen(self, listener: Callable[[Event], None]) -> None:
-        """Have ``listener`` called with every event from now on."""
-        self._listeners.append(listener)
-
-    def record(self, event: Event) -> None:
-        """Append an event to ``metrics.jsonl`` and call the listeners.
-
-        Raises:
-            CheckpointError: The file cannot be written.
-        """
-        elapsed_s = time.monotonic() - self._begun
-        event = replace(event, time_s=round(elapsed_s, 4))
-        self._log.append(event)
-        with outside_plugins():
-            for listener in self._listeners:
-                listener(event)
-
-    def wants_checkpoint(self) -> bool:
-        """Return whether a state that has just been reached should be written.
-
-        Raises:
-            CheckpointError: An earlier one could not be.
-        """
-        return self._writer.is_due()
-
-    def checkpoint(self, checkpoint: Checkpoint, ledger: TrafficLedger) -> None:
-        """Replace the checkpoint, in a thread that works while clients compute.
-
-        Args:
-            checkpoint: What the training is to go on from.
-            ledger: The account of bytes at that moment.
-
-        Raises:
-            CheckpointError: It, or the one before, could not be written.
-        """
-        piece = self._ledger_file.next_piece(ledger)
-        facts = {
-            **checkpoint.facts,
-            "config": self._config,
-            "seconds": self.seconds,
-            "metrics_bytes": self._log.size_bytes,
-            "ledger": piece.facts,
-        }
-        self._writer.write(Checkpoint(facts=facts, tensors=checkpoint.tensors), piece)
-
-    def _write_checkpoint(self, checkpoint: Checkpoint, piece: Piece) -> None:
-        # The history and the account that it counts on come first.
-        self._log.force()
-        self._ledger_file.write(piece)
-        write_checkpoint(self._checkpoint_path, checkpoint)
-        if piece.begin == 0:
-            self._ledger_file.remove_others(piece.number)
 
     def write_layer(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""
@@ -367,7 +301,7 @@ class RunDirectory:
         Raises:
             CheckpointError: One of them, or the last checkpoint, could not be written.
         """
-        self._writer.wait()
+        self.checkpoints.writer.wait()
         replace_file(self.path / "ledger.csv", ledger.to_csv().encode())
         replace_file(self.path / "result.json", result_text(result).encode())
         self.take_place()

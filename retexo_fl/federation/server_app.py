@@ -125,7 +125,7 @@ def run_training(
     if not config.resume:
         run.create(config, overwrite=overwrite)
     for listener in listeners:
-        run.listen(listener)
+        run.log.listen(listener)
     try:
         _train(loop, run)
     except InputError:

@@ -70,6 +70,8 @@ class ServerLoop(Follower):
     clock: Clock = THIS_MACHINE
     _strategy: LazyMessagePassing = field(init=False)
     _joined: Joined = field(init=False)
+    #: Clients that were absent when the attempt began, ascending.
+    _never_there: tuple[int, ...] = field(init=False)
     #: When the last round ended, and how long was waited for answers until then.
     _ended_s: float = field(init=False, default=0.0)
     _waited_until_s: float = field(init=False, default=0.0)
@@ -87,6 +89,8 @@ class ServerLoop(Follower):
         self._joined = self._strategy.join(
             self.grid, self.job, on_silence=self._record_silence, watch=watch
         )
+        there = self._joined.federation.participants.everyone
+        self._never_there = tuple(sorted({*range(self.config.clients)} - {*there}))
 
     def train(self) -> TrainingOutcome:
         """Run the stages that are left, and the test; write the results.
@@ -100,7 +104,7 @@ class ServerLoop(Follower):
             self.job.profile = with_costs(
                 self.job.profile, self.config, self._joined.federation.answers, vectors
             )
-        self.run.record(
+        self.run.log.record(
             Started(
                 attempt=self.job.attempt,
                 clients=self.config.clients,
@@ -112,7 +116,7 @@ class ServerLoop(Follower):
             )
         )
         if self.run.lost_rounds:
-            self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
+            self.run.log.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
         if self._joined.messenger.policy.clients_return or not self.config.has_rounds:
             self._keep_attempt()
         self._begin_rounds()
@@ -147,12 +151,6 @@ class ServerLoop(Follower):
             ),
         )
 
-    @property
-    def _never_there(self) -> tuple[int, ...]:
-        """Clients that were absent when the attempt began."""
-        there = self._joined.federation.participants.everyone
-        return tuple(sorted({*range(self.config.clients)} - {*there}))
-
     def _keep_attempt(self) -> None:
         """Write where the attempt begins: exchanges may be open for days before a round is done.
 
@@ -162,12 +160,15 @@ class ServerLoop(Follower):
         state = self.job.stage_state(stage) or StageState.first(
             self._strategy.training.initial(stage)
         )
-        self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state), self.job.ledger)
+        self.run.checkpoints.write(
+            self.job.checkpoint(self.job.ticket(stage), state), self.job.ledger
+        )
 
     def _checkpoint(self, ticket: Ticket, state: StageState) -> None:
-        self.run.checkpoint(self.job.checkpoint(ticket, state), self.job.ledger)
-        # Whether all parts go together has been seen.
-        self.run.take_place()
+        self.run.checkpoints.write(self.job.checkpoint(ticket, state), self.job.ledger)
+        if self.run.replacement is not None:
+            # Whether all parts go together has been seen.
+            self.run.take_place()
 
     # ---- what the strategy tells --------------------------------------------------------------
 
@@ -184,7 +185,7 @@ class ServerLoop(Follower):
             self._begin_rounds()
         self.job.missing[stage] = exchanged.missing
         if not self.job.is_restored(stage):
-            self.run.record(
+            self.run.log.record(
                 ExchangeClosed(
                     stage=stage,
                     vectors=exchanged.vectors,
@@ -212,14 +213,14 @@ class ServerLoop(Follower):
         begun_s, self._ended_s = self._ended_s, time.monotonic()
         if known is not None:
             seconds = round(self._ended_s - begun_s, 6)
-            self.run.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
+            self.run.log.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
         is_due = stage.round % self.config.checkpoint_every == 0
-        if last or (is_due and self.run.wants_checkpoint()):
+        if last or (is_due and self.run.checkpoints.writer.is_due()):
             self._checkpoint(stage.ticket, stage.state())
 
     def validated(self, known: RoundClosed) -> None:
         """Record what is known of the last round of a stage."""
-        self.run.record(known)
+        self.run.log.record(known)
 
     def tested(self, config: RunConfig, untold: Untold) -> None:
         """Leave what is not known to the warnings at the end."""
@@ -231,7 +232,7 @@ class ServerLoop(Follower):
             # Before the first stage nothing is written.
             logger.warning("%s waits for %s", asked.purpose, clients_named(silence.clients))
             return
-        self.run.record(
+        self.run.log.record(
             Waiting(
                 stage=asked.stage,
                 round=asked.round,
@@ -242,7 +243,7 @@ class ServerLoop(Follower):
 
     def _record_wait(self, exchange: OpenExchange) -> None:
         """Report whom an open exchange waits for."""
-        self.run.record(
+        self.run.log.record(
             Waiting(
                 stage=exchange.stage,
                 purpose="exchange",
@@ -267,7 +268,7 @@ class ServerLoop(Follower):
                 edge_features=shape.edge_features,
             )
             self.run.write_layer(facts, tensors)
-        self.run.record(
+        self.run.log.record(
             StageClosed(
                 stage=outcome.stage,
                 best_round=outcome.best_round,
@@ -280,7 +281,7 @@ class ServerLoop(Follower):
         self._begin_rounds()
 
     def _finish(self, test: Score, report_sums: np.ndarray) -> None:
-        self.run.record(
+        self.run.log.record(
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,

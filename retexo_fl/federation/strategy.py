@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -70,8 +70,17 @@ class LazyMessagePassing(Strategy):
         codec: Of updates and weights on their way; as configured if None.
         follower: Is told how the training goes on.
 
+    Attributes:
+        joined: The clients; after :meth:`join` or :meth:`start`.
+        training: What the script asks; likewise.
+        score: Of the last evaluation, or of the weights that the last round was sent.
+
     Source: RETEXO (Kolluri et al.), section 3.1.
     """
+
+    joined: Joined
+    training: Training
+    score: Score
 
     def __init__(
         self,
@@ -83,14 +92,12 @@ class LazyMessagePassing(Strategy):
         self.config = config
         self._codec = codec or updates_of(config)
         self._follower = Follower() if follower is None else follower
-        self._training: Training | None = None
-        #: Goes on for a stage with each :meth:`start`.
-        self._script: Script = iter(())
+        #: Goes on for a stage with each :meth:`start`; None before the clients are there.
+        self._script: Script | None = None
         #: Stages that this attempt has trained, or whose exchange it has repeated.
         self._done = 0
-        #: The round that the hooks carry out, and what it has asked; then what came of it.
+        #: The round that the hooks carry out, and what it has asked.
         self._round: tuple[Round[Score], Ask] | None = None
-        self._score: Score | None = None
 
     # ---- a whole stage ------------------------------------------------------------------------
 
@@ -129,10 +136,11 @@ class LazyMessagePassing(Strategy):
             ConfigurationError: All stages are trained, or keys are at odds.
             RetexoError: As :meth:`aggregate_train`, or the exchange failed.
         """
-        if self._training is None:
+        if self._script is None:
             check_algorithm(config_values(self.config))
             check_links(grid, self.config)
             self.join(grid)
+        assert self._script is not None, "join() makes it"
         if timeout is not None:
             self.joined.messenger.wait_at_most(timeout)
         if self._done == self.stages:
@@ -169,17 +177,12 @@ class LazyMessagePassing(Strategy):
         if self._done < self.stages:
             left = counted(self.stages - self._done, "stage")
             raise ConfigurationError(f"layers: {left} left to train; expected none before the test")
+        assert self._script is not None, "start() comes first"
         hooks = self.training.hooks = _Hooks(strategy=self, grid=grid)
         for _ in self._script:
             pass
         assert hooks.tested is not None, "the test asks for nodes"
         return hooks.tested
-
-    @property
-    def score(self) -> Score:
-        """Of the last evaluation, or of the weights that the last round was sent."""
-        assert self._score is not None, "start() or test() comes first"
-        return self._score
 
     def carried(
         self, messages: Iterable[Message], grid: Grid, *, after: int | None = None
@@ -199,8 +202,10 @@ class LazyMessagePassing(Strategy):
             return grid.send_and_receive(sent) if sent else []
         joined, (asking, ask) = self.joined, self._round
         by_client = {joined.messenger.client_at(m.metadata.dst_node_id): m for m in sent}
-        ask = self._among(ask, by_client)
-        self._round = asking, ask
+        out = tuple(client for client in ask.requests if client not in by_client)
+        if out:
+            ask = self._without(out, ask)
+            self._round = asking, ask
         if after is not None and joined.exchanges.goes_with(ask):
             return self._with_exchange(after, ask)
         if after is not None:
@@ -214,20 +219,19 @@ class LazyMessagePassing(Strategy):
             yield reply
         self._follower.exchanged(stage, both.exchanged, along=True)
 
-    def _among(self, ask: Ask, there: Collection[int | None]) -> Ask:
-        """Return what is asked of the clients that a subclass has left."""
-        out = tuple(client for client in ask.requests if client not in there)
-        if out and ask.cohorts:
+    def _without(self, out: tuple[int, ...], ask: Ask) -> Ask:
+        """Return what is asked of those whom a subclass has not left ``out``."""
+        if ask.cohorts:
             raise ConfigurationError(
                 f"configure_{ask.purpose}: no message to {clients_named(out)}; expected one to all "
                 "clients of a cohort, since masks of the others would not cancel"
             )
-        if out and not self.joined.messenger.policy.may_close_early:
+        if not self.joined.messenger.policy.may_close_early:
             raise ConfigurationError(
                 f"configure_{ask.purpose}: no message to {clients_named(out)}; expected one to all "
                 "that are asked, or min-clients, under which clients may be absent"
             )
-        return ask.among([client for client in ask.requests if client in there]) if out else ask
+        return ask.among(ask.requests.keys() - {*out})
 
     # ---- what a run does around the hooks -------------------------------------------------------
 
@@ -254,28 +258,19 @@ class LazyMessagePassing(Strategy):
             RoundIncomplete: Clients are missing.
         """
         job = JobState.begin() if job is None else job
-        joined = open_training(
+        self.joined = open_training(
             grid, self.config, job, codec=self._codec, on_silence=on_silence, watch=watch
         )
-        self._training = Training(self.config, joined, codec=self._codec, follower=self._follower)
-        self._script = script_of(self._training)
-        return joined
+        self.training = Training(
+            self.config, self.joined, codec=self._codec, follower=self._follower
+        )
+        self._script = script_of(self.training)
+        return self.joined
 
     @property
     def ledger(self) -> TrafficLedger:
         """Bytes of the job so far."""
         return self.joined.job.ledger
-
-    @property
-    def joined(self) -> Joined:
-        """The clients, after :meth:`join` or :meth:`start`."""
-        return self.training.joined
-
-    @property
-    def training(self) -> Training:
-        """What the script asks, after :meth:`join` or :meth:`start`."""
-        assert self._training is not None, "join() or start() comes first"
-        return self._training
 
     # ---- Flower's hooks -------------------------------------------------------------------------
 
@@ -366,9 +361,9 @@ class LazyMessagePassing(Strategy):
         assert self._round is not None, "its configure hook comes first"
         asking, ask = self._round
         answers = self._answers(server_round, ask, replies)
-        self._score = self.joined.messenger.go_on(asking, answers)
+        self.score = self.joined.messenger.go_on(asking, answers)
         self._round = None
-        return self._score
+        return self.score
 
     def _answers(
         self, server_round: int, ask: Ask, replies: Iterable[Message]
@@ -382,8 +377,8 @@ class LazyMessagePassing(Strategy):
         waiting = deque(ask.requests)
         for reply in replies:
             client = messenger.client_at(reply.metadata.src_node_id)
-            records.raise_failure(reply, "a client" if client is None else f"client {client}")
-            if client is not None:
+            records.raise_failure(reply, client)
+            if client >= 0:
                 early[client] = reply
             while waiting and waiting[0] in early:
                 client = waiting.popleft()
@@ -460,8 +455,9 @@ class _Hooks:
 
     def _look(self, number: int) -> None:
         """Have the server's own function see the weights after a round, 0 for the first."""
-        found = None if self.evaluate_fn is None else self.evaluate_fn(number, self._arrays)
-        if found is not None:
+        if self.evaluate_fn is None:
+            return
+        if (found := self.evaluate_fn(number, self._arrays)) is not None:
             self.result.evaluate_metrics_serverapp[number] = found
 
 

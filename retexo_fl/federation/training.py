@@ -184,7 +184,8 @@ class Training:
     def train_round(self, loop: StageLoop) -> None:
         """Train a round of an open stage."""
         stage = loop.stage
-        self.joined.exchanges.bring_up(stage.ticket.stage, stage.training_clients)
+        if self.joined.exchanges.behind:
+            self.joined.exchanges.bring_up(stage.ticket.stage, stage.training_clients)
         due, self._due = self._due, None
         # Of the round before, which this round's answers validate.
         before = loop.known()

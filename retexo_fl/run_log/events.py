@@ -1,7 +1,7 @@
 """What happens in a run: the lines of ``metrics.jsonl``, and what listeners are handed.
 
-Names and keys of the lines stand in :data:`EVENTS` and in the fields. A field with a default may be
-absent from a line: earlier versions did not write it, or it has no value.
+A line has the class's ``name`` under ``event``, and its fields. One with a default may be absent
+from a line: earlier versions did not write it, or it has no value.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from retexo_fl.errors import RunDirectoryError
-from retexo_fl.run_log.json_form import OMITTED, read, to_json
+from retexo_fl.run_log.json_form import OMITTED, read
 from retexo_fl.run_log.profile import ChosenProfile
 
 #: Stages of a run; more are damage.
@@ -24,9 +24,11 @@ class Event:
     """Base of all.
 
     Attributes:
+        name: Of the kind, in a line.
         time_s: Seconds since the attempt began; set as it is written.
     """
 
+    name: ClassVar[str]
     time_s: float | None = field(default=None, metadata=OMITTED)
 
 
@@ -47,6 +49,7 @@ class Started(Event):
         warnings: What the user should know of the labels, a line each.
     """
 
+    name: ClassVar[str] = "start"
     attempt: int = 1
     clients: int
     stages: int
@@ -60,6 +63,7 @@ class Started(Event):
 class RoundsLost(Event):
     """A crash took lines of ``metrics.jsonl``: spans of rounds are (stage, first, last)."""
 
+    name: ClassVar[str] = "history_lost"
     rounds: tuple[tuple[int, int, int], ...]
 
 
@@ -77,6 +81,7 @@ class Waiting(Event):
         open_s: Seconds since the exchange began.
     """
 
+    name: ClassVar[str] = "waiting"
     stage: int
     round: int = 0
     purpose: str
@@ -103,6 +108,7 @@ class ExchangeClosed(Moved):
         error_bound: How far rounding may have moved a value, under ``codec = fixed``.
     """
 
+    name: ClassVar[str] = "exchange"
     stage: int
     vectors: int | None
     missing: int | None
@@ -137,6 +143,7 @@ class RoundClosed(Moved):
         waited_s: Of these, waiting for clients.
     """
 
+    name: ClassVar[str] = "round"
     stage: int
     round: int
     rounds: int
@@ -161,6 +168,7 @@ class StageClosed(Moved):
     The last round of a stage that lost patience has no event of its own.
     """
 
+    name: ClassVar[str] = "stage_end"
     stage: int
     best_round: int | None
     val_accuracy: float | None = None
@@ -177,6 +185,7 @@ class Finished(Moved):
         warnings: What the user should know of the predictions, a line each.
     """
 
+    name: ClassVar[str] = "finish"
     test_accuracy: float | None = None
     test_metric: float | None = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
@@ -189,6 +198,7 @@ class Finished(Moved):
 class PredictionStarted(Moved):
     """The clients are there; ``stages`` exchanges follow."""
 
+    name: ClassVar[str] = "start"
     clients: int
     stages: int
 
@@ -197,6 +207,7 @@ class PredictionStarted(Moved):
 class Answered(Moved):
     """So many clients have answered the question ``step`` (``publish`` or ``predict``)."""
 
+    name: ClassVar[str] = "answers"
     stage: int
     step: str
     answers: int
@@ -206,40 +217,26 @@ class Answered(Moved):
 class Predicted(Moved):
     """All clients have written what they predicted, of so many nodes."""
 
+    name: ClassVar[str] = "finish"
     nodes: int
 
 
 # ---- lines --------------------------------------------------------------------------------------
 
-#: Events of a training, by the name that a line has under ``event``.
+#: Events of a training, by their names.
 EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
     {
-        "start": Started,
-        "history_lost": RoundsLost,
-        "waiting": Waiting,
-        "exchange": ExchangeClosed,
-        "round": RoundClosed,
-        "stage_end": StageClosed,
-        "finish": Finished,
+        kind.name: kind
+        for kind in (
+            *(Started, RoundsLost, Waiting, ExchangeClosed),
+            *(RoundClosed, StageClosed, Finished),
+        )
     }
 )
 #: The same of an inference.
 PREDICTION_EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
-    {
-        "start": PredictionStarted,
-        "answers": Answered,
-        "exchange": ExchangeClosed,
-        "finish": Predicted,
-    }
+    {kind.name: kind for kind in (PredictionStarted, Answered, ExchangeClosed, Predicted)}
 )
-_NAMES: Final = {
-    kind: name for known in (EVENTS, PREDICTION_EVENTS) for name, kind in known.items()
-}
-
-
-def event_values(event: Event) -> dict[str, Any]:
-    """Return an event in the form of its line."""
-    return {"event": _NAMES[type(event)], **to_json(event)}
 
 
 def event_of(

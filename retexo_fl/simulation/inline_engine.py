@@ -10,9 +10,9 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
-from retexo_fl.client.api import ClientApi, Ticket
+from retexo_fl.client.api import ClientApi
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.federation.client_handlers import build_client_app, client_index
+from retexo_fl.federation.client_handlers import build_client_app, in_simulation
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.clients import exchange_in_rounds
@@ -158,12 +158,9 @@ def _serve(
     network: VirtualNetwork | None = None,
 ) -> None:
     """Run a ServerApp to its end, with all clients in this process."""
-
-    def find_client(context: Context, ticket: Ticket) -> ClientApi:
-        return find(ticket.job, client_index(context))
-
     values = config_values(config)
-    grid = InlineGrid(build_client_app(find_client), config.clients, values, network=network)
+    app = build_client_app(in_simulation(find))
+    grid = InlineGrid(app, config.clients, values, network=network)
     context = Context(
         run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
     )

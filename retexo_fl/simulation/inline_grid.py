@@ -106,7 +106,12 @@ class InlineGrid(Grid):
         wanted = next((name for name in message_ids if name in self._waiting), None)
         if wanted is None:
             return []
-        return [self._answer(self._waiting.pop(wanted))]
+        message = self._waiting.pop(wanted)
+        handler: Callable[[Message, Context], Message] = self._app
+        reply = handler(message, self._contexts[message.metadata.dst_node_id])
+        if self._network is not None:
+            self._network.reply_to_server(self._client_of(message), _size_bytes(reply))
+        return [reply]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -116,14 +121,6 @@ class InlineGrid(Grid):
         return [
             reply for name in self.push_messages(messages) for reply in self.pull_messages([name])
         ]
-
-    def _answer(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
-        handler: Callable[[Message, Context], Message] = self._app
-        reply = handler(message, context)
-        if self._network is not None:
-            self._network.reply_to_server(self._client_of(message), _size_bytes(reply))
-        return reply
 
     def modelled_network(self) -> Network | None:
         """See :class:`~retexo_fl.federation.modelled.ModelsNetwork`."""

@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from retexo_fl.agent import wire
 from retexo_fl.client.api import QUESTIONS, IntroduceRequest, RelayRequest, question_of
 from retexo_fl.errors import StaleAttempt
-from retexo_fl.federation import flat_arrays, records
+from retexo_fl.federation import records
 from retexo_fl.training.basis import Basis, BasisForm
 from retexo_fl.updates import FewBits, UpdateKey, WeightChanges, with_zeros, without_zeros
 from tests.fuzz.mutation import with_odd_value
@@ -313,7 +313,7 @@ def _record_targets() -> list[Target]:
         Target(
             name="flower-array",
             group="messages",
-            seeds=[flat_arrays.pack(WEIGHTS).data],
+            seeds=[records.weights_record(WEIGHTS)["weights"].data],
             read=_read_array_of(WEIGHTS),
             cases=133_300,
         ),
@@ -321,6 +321,6 @@ def _record_targets() -> list[Target]:
 
 
 def _read_array_of(weights: np.ndarray) -> Callable[[bytes], object]:
-    return lambda data: flat_arrays.unpack(
+    return lambda data: records.unpack(
         Array(dtype=str(weights.dtype), shape=weights.shape, stype="numpy.ndarray", data=data)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from retexo_fl.client.api import ClientApi, HelloAnswer, HelloRequest, Ticket
@@ -18,7 +18,7 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, LocalProtocolError, RoundIncomplete
 from retexo_fl.federation import training as training_module
 from retexo_fl.federation.asking import Ask, Round
-from retexo_fl.federation.client_handlers import build_client_app, client_index
+from retexo_fl.federation.client_handlers import build_client_app, in_simulation
 from retexo_fl.federation.records import read_answer, weights_record
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.strategy import LazyMessagePassing
@@ -72,10 +72,7 @@ def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> InlineGrid:
     if config.traits.exchanges_in_rounds:
         found = InterleavedClients(coded, config.clients, codec=config.codec).find
 
-    def find(context: Context, ticket: Ticket) -> ClientApi:
-        return found(ticket.job, client_index(context))
-
-    return InlineGrid(build_client_app(find), config.clients, config_values(config))
+    return InlineGrid(build_client_app(in_simulation(found)), config.clients, config_values(config))
 
 
 def _config(folder: Path, **keys: Any) -> RunConfig:

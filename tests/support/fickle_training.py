@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Message
 
-from retexo_fl.client.api import Ticket
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.federation.client_handlers import build_client_app, client_index
+from retexo_fl.federation.client_handlers import build_client_app, in_simulation
 from retexo_fl.federation.server_app import run_training
 from retexo_fl.graph import GraphPartition
 from tests.support.fickle_grid import FickleGrid
@@ -56,9 +55,6 @@ def train_on_fickle_grid(
     clients = InProcessClients(parts, config)
     made(clients)
 
-    def find(context: Context, ticket: Ticket) -> Any:
-        return clients.find(ticket.job, client_index(context))
-
     class Grid(FickleGrid):
         def push_messages(self, messages: Any) -> Any:
             sent = list(messages)
@@ -66,6 +62,8 @@ def train_on_fickle_grid(
                 change(self, message)
             return super().push_messages(sent)
 
-    grid = Grid(build_client_app(find), config.clients, config_values(config))
+    grid = Grid(
+        build_client_app(in_simulation(clients.find)), config.clients, config_values(config)
+    )
     grid.weather.replace = see
     run_training(grid, config, clock=clock or HandClock())

@@ -32,7 +32,7 @@ from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation import checkpoints
-from retexo_fl.federation.client_handlers import build_client_app, client_index
+from retexo_fl.federation.client_handlers import build_client_app, in_simulation
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import open_partition
@@ -302,10 +302,8 @@ def sequences_of_trainings(folder: Path) -> set[str]:
 def _grid(config: RunConfig, predictions: Path | None = None) -> InlineGrid:
     clients = InProcessClients(make_parts(config), config, predictions=predictions)
 
-    def find(context: Any, ticket: api.Ticket) -> api.ClientApi:
-        return clients.find(ticket.job, client_index(context))
-
-    return InlineGrid(build_client_app(find), config.clients, config_values(config))
+    app = build_client_app(in_simulation(clients.find))
+    return InlineGrid(app, config.clients, config_values(config))
 
 
 def _innermost(carry_out: Callable[[], object]) -> str:

@@ -81,16 +81,17 @@ def killed_at_message(point: int) -> None:
     """Have the process killed when so many messages have been answered, before one more is."""
     from retexo_fl.simulation.inline_grid import InlineGrid
 
-    answer, left = InlineGrid._answer, point
+    pull, left = InlineGrid.pull_messages, point
 
-    def counted(grid: InlineGrid, message: Any) -> Any:
+    def counted(grid: InlineGrid, message_ids: Any) -> Any:
         nonlocal left
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-        return answer(grid, message)
+        replies = [*pull(grid, message_ids)]
+        left -= len(replies)
+        return replies
 
-    InlineGrid._answer = counted  # type: ignore[method-assign,assignment]
+    InlineGrid.pull_messages = counted  # type: ignore[method-assign,assignment]
 
 
 def check_messages(keys: dict[str, Any], folder: Path) -> int:

@@ -14,6 +14,7 @@ from flwr.app import Message, RecordDict
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking.waiting import Clock, WaitPolicy
+from retexo_fl.units import client_named
 
 logger = logging.getLogger(__name__)
 
@@ -147,9 +148,10 @@ class Deliveries:
         self._send([delivery for delivery in deliveries if not delivery.busy_with])
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the deliveries were sent first."""
-        return self._clock.now_s() - self._begun_s
+    def _left_s(self) -> float:
+        """Life of a message that is sent again now, in seconds."""
+        elapsed_s = self._clock.now_s() - self._begun_s
+        return max(_LEAST_TTL_S, self._timeout_s - elapsed_s)
 
     @property
     def open(self) -> Sequence[Delivery]:
@@ -169,7 +171,7 @@ class Deliveries:
     def silent(self) -> str:
         """Name the clients that have not answered, and why where that is known."""
         return ", ".join(
-            client_name(item.client) + (f" ({item.absence})" if item.absence else "")
+            client_named(item.client) + (f" ({item.absence})" if item.absence else "")
             for item in self.open
         )
 
@@ -196,7 +198,7 @@ class Deliveries:
                 self._note_absence(delivery, absence)
             else:
                 _check_same_question(delivery, reply)
-                records.raise_failure(reply, client_name(delivery.client))
+                records.raise_failure(reply, delivery.client)
                 del self._open[delivery.place]
                 answered.append((delivery, reply))
                 if self._clients_return:
@@ -213,10 +215,9 @@ class Deliveries:
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
             return
-        left_s = max(_LEAST_TTL_S, self._timeout_s - self.elapsed_s)
         for delivery in deliveries:
             if delivery.absence:
-                delivery.message = _again(delivery.message, left_s)
+                delivery.message = _again(delivery.message, self._left_s)
         # Without the gaps.
         taken = set(filter(None, self._post.push_messages([item.message for item in deliveries])))
         for delivery in deliveries:
@@ -278,16 +279,11 @@ class Deliveries:
 
     def _note_absence(self, delivery: Delivery, absence: str) -> None:
         if absence != delivery.absence:
-            logger.warning("%s is not available (%s)", client_name(delivery.client), absence)
+            logger.warning("%s is not available (%s)", client_named(delivery.client), absence)
         delivery.message_id, delivery.absence = "", absence
         self._unsent[delivery.place] = delivery
         delivery.again_at_s = self._clock.now_s() + delivery.retry_s
         delivery.retry_s = min(2 * delivery.retry_s, _LONGEST_RETRY_S)
-
-
-def client_name(client: int) -> str:
-    """Return what a sentence calls a client, whose index may not be known yet."""
-    return f"client {client}" if client >= 0 else "a client"
 
 
 def _absence_of(reply: Message) -> str:
@@ -319,6 +315,6 @@ def _check_same_question(delivery: Delivery, reply: Message) -> None:
     asked, told = delivery.message.metadata, reply.metadata
     if (told.message_type, told.group_id) != (asked.message_type, asked.group_id):
         raise RemoteProtocolError(
-            f"{client_name(delivery.client)}: answered {told.message_type} of {told.group_id!r}; "
+            f"{client_named(delivery.client)}: answered {told.message_type} of {told.group_id!r}; "
             f"expected {asked.message_type} of {asked.group_id!r}"
         )

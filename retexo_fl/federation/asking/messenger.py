@@ -25,7 +25,7 @@ from retexo_fl.federation.asking.waiting import (
     Wait,
     WaitPolicy,
 )
-from retexo_fl.federation.records import content_volumes, group_of, round_of
+from retexo_fl.federation.records import content_volumes, group_of
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
 
 logger = logging.getLogger(__name__)
@@ -95,9 +95,9 @@ class Messenger:
         self._node_of, self._attempt = dict(node_of), attempt
         self._client_at = {node: client for client, node in node_of.items()}
 
-    def client_at(self, node: int) -> int | None:
-        """Return which client a Flower node is, None for a node that is none."""
-        return self._client_at.get(node)
+    def client_at(self, node: int) -> int:
+        """Return which client a Flower node is, -1 for a node that is none."""
+        return self._client_at.get(node, -1)
 
     def connected(self) -> Set[int]:
         """Return the clients whose Flower node is connected."""
@@ -135,21 +135,6 @@ class Messenger:
         for client, reply in self.replies(ask, self.questions(ask)):
             yield client, answer_of(ask, client, reply)
 
-    def replies(self, ask: Ask, messages: Iterable[Message]) -> Iterator[tuple[int, Message]]:
-        """Send the messages that ask, then yield (client, reply) as :meth:`answers` does.
-
-        Raises:
-            RetexoError: As :meth:`answers`.
-        """
-        return self.ask(
-            messages,
-            stage=ask.stage,
-            purpose=ask.purpose,
-            counted=ask.counted,
-            within_s=ask.within_s,
-            cohorts=ask.cohorts,
-        )
-
     def replies_after(
         self, first: Sequence[Request[Any]], ask: Ask
     ) -> Iterator[tuple[int, list[Any], Message | None]]:
@@ -162,13 +147,7 @@ class Messenger:
         Raises:
             RetexoError: As :meth:`answers`.
         """
-        replies = self.ask(
-            self.questions(ask, first),
-            stage=ask.stage,
-            purpose=ask.purpose,
-            first=[question_of(request).name for request in first],
-        )
-        for client, reply in replies:
+        for client, reply in self.replies(ask, self.questions(ask, first), first):
             with named(client):
                 before = records.read_answers_first(first, reply)
             yield client, before, None if records.leaves_open(before[-1]) else reply
@@ -248,23 +227,16 @@ class Messenger:
             self.waited_s += self._clock.now_s() - looked_s
             for delivery, reply in came:
                 answers += 1
-                self._take(delivery, reply, asked)
+                self.count(reply, delivery.client, asked, "out")
+                self._on_answer(asked.stage, asked.purpose)
                 yield delivery.node, reply
 
     def _ahead(self, question: Deliveries) -> int | None:
         """Return which deliveries to look at: all, or on this machine, where all are there, few."""
         return None if self._policy.clients_return else question.first + REPLIES_AHEAD
 
-    def ask(
-        self,
-        messages: Iterable[Message],
-        *,
-        stage: int,
-        purpose: str,
-        counted: Set[int] | None = None,
-        within_s: float | None = None,
-        cohorts: Sequence[Sequence[int]] = (),
-        first: Sequence[str] = (),
+    def replies(
+        self, ask: Ask, messages: Sequence[Message], first: Sequence[Request[Any]] = ()
     ) -> Iterator[tuple[int, Message]]:
         """Send messages, then yield (client, reply) in the order in which they were given.
 
@@ -273,41 +245,39 @@ class Messenger:
         the deadline is over.
 
         Args:
-            messages: One for each client, as :meth:`questions` or :meth:`addressed` make them.
-            stage: Stage index for the ledger, -1 for none.
-            purpose: As in :class:`.Account`.
-            counted: Clients of whom enough must answer; all that are asked if None.
-            within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
-            cohorts: As in :class:`.Ask`.
-            first: Purposes of what precedes the request in each message.
+            ask: What is asked.
+            messages: One for each client; made with :meth:`questions`.
+            first: What precedes the request in each message.
 
         Raises:
             RoundIncomplete: Replies were missing when the time was over; names the clients.
             RetexoError: A client's own named failure.
         """
-        sent = list(messages)
-        number = round_of(sent[0].metadata.group_id) if sent else 0
-        asked = Question(stage=stage, purpose=purpose, round=number, first=tuple(first))
+        asked = Question(
+            stage=ask.stage,
+            purpose=ask.purpose,
+            round=max((request.ticket.round for request in ask.requests.values()), default=0),
+            first=tuple(question_of(request).name for request in first),
+        )
         begun_s = self._clock.now_s()
-        question = self._deliveries(sent, asked)
+        question = self._deliveries(messages, asked)
         self.waited_s += self._clock.now_s() - begun_s
         policy = self._policy
-        if within_s is not None:
-            policy = policy.with_answers_optional(within_s)
-        answers = (
-            self._until_closed(question, asked, counted, cohorts, policy)
+        if ask.within_s is not None:
+            policy = policy.with_answers_optional(ask.within_s)
+        replies = (
+            self._until_closed(question, asked, ask, policy)
             if policy.may_close_early
             else self._one_by_one(question, asked)
         )
-        for delivery, reply in answers:
-            self._take(delivery, reply, asked)
+        for delivery, reply in replies:
+            self.count(reply, delivery.client, asked, "out")
+            self._on_answer(asked.stage, asked.purpose)
             yield delivery.client, reply
 
     def _deliveries(self, messages: Sequence[Message], asked: Question) -> Deliveries:
         deliveries = [
-            Delivery(
-                message=item, client=self._client_at.get(item.metadata.dst_node_id, -1), place=place
-            )
+            Delivery(message=item, client=self.client_at(item.metadata.dst_node_id), place=place)
             for place, item in enumerate(messages)
         ]
         nodes = [delivery.node for delivery in deliveries]
@@ -334,22 +304,17 @@ class Messenger:
             yield arrived.pop(place)
 
     def _until_closed(
-        self,
-        question: Deliveries,
-        asked: Question,
-        counted: Set[int] | None,
-        cohorts: Sequence[Sequence[int]],
-        policy: WaitPolicy,
+        self, question: Deliveries, asked: Question, ask: Ask, policy: WaitPolicy
     ) -> Iterator[tuple[Delivery, Message]]:
         """Yield the answers in order that came before the question was closed."""
         arrived: list[tuple[Delivery, Message]] = []
         wanted = {delivery.client for delivery in question.open}
-        wanted = wanted if counted is None else wanted & counted
+        wanted = wanted if ask.counted is None else wanted & ask.counted
         wait = Wait.for_answers(self._clock, policy)
         answered: set[int] = set()
         for_all = len(question.open)
         while len(arrived) < for_all:
-            useful = answered if not cohorts else {*chain(*_whole(cohorts, answered))}
+            useful = {*chain(*_whole(ask.cohorts, answered))} if ask.cohorts else answered
             count = len(wanted & useful)
             if policy.is_enough(count, asked=len(wanted), after_s=wait.elapsed_s):
                 break
@@ -409,47 +374,26 @@ class Messenger:
             )
         logger.warning("waiting for %s: %s so far%s", purpose, so_far, who)
 
-    def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
-        """Count an answer whose turn has come."""
-        self.count(reply, delivery.client, asked, "out")
-        self._on_answer(asked.stage, asked.purpose)
-
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
         own, *first = records.split_content(message.content, len(asked.first))
-        self._enter(own, client, asked.stage, asked.purpose, direction)
-        for purpose, content in zip(asked.first, first, strict=True):
-            # No message of its own.
-            self._enter(content, client, asked.stage, purpose, direction, messages=0)
-
-    def _enter(
-        self,
-        content: Mapping[str, Any],
-        client: int,
-        stage: int,
-        purpose: str,
-        direction: str,
-        *,
-        messages: int = 1,
-    ) -> None:
-        account = Account(
-            attempt=self._attempt,
-            kind="control",
-            layer=stage,
-            purpose=purpose,
-            client=client,
-            peer=SERVER,
-            direction=direction,
-        )
-        weights, masks, other = content_volumes(content)
-        kind = "weights_down" if direction == "in" else "updates_up"
-        for entry, volume in (
-            (replace(account, kind=kind), weights),
-            (replace(account, kind="masks"), masks),
-            (account, other),
-        ):
-            if volume.payload:
-                self._ledger.add(entry, replace(volume, messages=messages))
+        # What goes first has no message of its own.
+        parts = [(asked.purpose, own, 1)]
+        parts += [(name, part, 0) for name, part in zip(asked.first, first, strict=True)]
+        kinds = ("weights_down" if direction == "in" else "updates_up", "masks", "control")
+        for purpose, content, messages in parts:
+            for kind, volume in zip(kinds, content_volumes(content), strict=True):
+                if volume.payload:
+                    account = Account(
+                        attempt=self._attempt,
+                        kind=kind,
+                        layer=asked.stage,
+                        purpose=purpose,
+                        client=client,
+                        peer=SERVER,
+                        direction=direction,
+                    )
+                    self._ledger.add(account, replace(volume, messages=messages))
 
 
 def _whole(cohorts: Sequence[Sequence[int]], there: Set[int]) -> list[Sequence[int]]:

@@ -108,6 +108,14 @@ class StageTraining:
         self._aggregator = make_aggregator(
             config.aggregator, takes_uncounted=clients.exchange_in_rounds
         )
+        #: But for the number of the round.
+        self._round_facts = RoundFacts(
+            seed=config.seed,
+            stage=ticket.stage,
+            number=0,
+            size=len(state.weights),
+            dtype=str(state.weights.dtype),
+        )
 
     @property
     def weights(self) -> np.ndarray:
@@ -147,7 +155,7 @@ class StageTraining:
         answers = yield from self._ask(
             lambda form: self._train_requests(form, number), sent, coded, purpose="train"
         )
-        self._aggregator.start(self._round_facts(number))
+        self._aggregator.start(replace(self._round_facts, number=number))
         validation, examples, loss_sum = Tally(), 0, 0.0
         measured: list[np.ndarray] = []
         answered: set[int] = set()
@@ -365,15 +373,6 @@ class StageTraining:
 
     def _score(self, found: Tally) -> Score:
         return Score.of(found, self._metric, counts_right=self._counts_right)
-
-    def _round_facts(self, number: int) -> RoundFacts:
-        return RoundFacts(
-            seed=self._config.seed,
-            stage=self.ticket.stage,
-            number=number,
-            size=len(self.weights),
-            dtype=str(self.weights.dtype),
-        )
 
 
 def _is_finite(optimizer: ServerOptimizer) -> bool:

@@ -7,7 +7,8 @@ import pytest
 
 from retexo_fl.api.flower_run import LOG_NAME, follow, mark_of, named_error
 from retexo_fl.errors import EngineFailed, PartitionError, RoundIncomplete, TrainingDiverged
-from retexo_fl.run_log.events import Event, Finished, event_values
+from retexo_fl.run_log.events import Event, Finished
+from retexo_fl.run_log.log import line_of
 
 FAILURE = EngineFailed("the run failed: something\nfirst line\nlast line")
 
@@ -98,7 +99,7 @@ def test_follow_hands_on_whole_lines_once(tmp_path: Path) -> None:
 
 
 def finished(moved_bytes: int) -> str:
-    return json.dumps(event_values(Finished(bytes_payload=moved_bytes)))
+    return line_of(Finished(bytes_payload=moved_bytes)).rstrip()
 
 
 def test_follow_passes_over_what_was_there_and_survives_a_cut(tmp_path: Path) -> None:

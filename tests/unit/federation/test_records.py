@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from retexo_fl.client import api
 from retexo_fl.client.api import (
@@ -226,20 +230,20 @@ def test_train_answer_has_what_flowers_strategies_expect() -> None:
 def test_failure_is_raised_by_its_own_name() -> None:
     content = records.failure_content(ExchangeIncomplete("rows are missing"))
     with pytest.raises(ExchangeIncomplete, match="^client 4: rows are missing$"):
-        records.raise_failure(reply(content), "client 4")
+        records.raise_failure(reply(content), 4)
 
 
 @pytest.mark.parametrize("name", ["KeyError", "annotations", "ClassVar"])
 def test_failure_of_a_foreign_name_is_client_failed(name: str) -> None:
     content = RecordDict({"failure": ConfigRecord({"name": name, "message": "x"})})
     with pytest.raises(ClientFailed, match=f"client 4: {name}: x"):
-        records.raise_failure(reply(content), "client 4")
+        records.raise_failure(reply(content), 4)
 
 
 def test_flowers_own_error_is_client_failed_in_one_line() -> None:
     failed = Message(Error(code=2, reason="a\n  b"), reply_to=message(RecordDict()))
     with pytest.raises(ClientFailed, match=r"^client 0: a b \(Flower error code 2\)$"):
-        records.raise_failure(failed, "client 0")
+        records.raise_failure(failed, 0)
 
 
 FIRST = (
@@ -366,3 +370,81 @@ def test_content_volumes_count_tensor_bytes_and_the_rest() -> None:
     assert (weights.raw, weights.payload, weights.wire) == (40, 40, None)
     # job, attempt, stage, round, weights-digest: their names, 5 characters, 3 numbers, 32 bytes.
     assert other.payload == (3 + 7 + 5 + 5 + 14) + 5 + 3 * 8 + 32
+
+
+FLOATS = st.sampled_from([np.float32, np.float64])
+
+
+@given(arrays(dtype=FLOATS, shape=st.integers(0, 20)))
+def test_pack_writes_what_flower_writes_and_unpack_reads_it(values: np.ndarray) -> None:
+    packed, flower = pack(values), Array(values)
+    assert (packed.dtype, packed.shape, packed.stype) == (
+        flower.dtype,
+        flower.shape,
+        flower.stype,
+    )
+    assert packed.data == flower.data
+    for array in (packed, flower):
+        result = records.unpack(array)
+        assert result.dtype == values.dtype
+        assert result.tobytes() == values.tobytes()
+
+
+def test_pack_of_a_view_takes_its_values_only() -> None:
+    assert records.unpack(pack(np.arange(6.0)[::2])).tolist() == [0.0, 2.0, 4.0]
+
+
+def test_unpack_gives_a_view_that_cannot_be_changed() -> None:
+    packed = pack(np.ones(3))
+    result = records.unpack(packed)
+    assert not result.flags.writeable
+    assert np.shares_memory(result, np.frombuffer(packed.data, np.uint8))
+
+
+def pack(values: np.ndarray) -> Array:
+    return records.weights_record(values)["weights"]
+
+
+def altered(**changes: object) -> Array:
+    good = pack(np.arange(3.0))
+    given_ = {name: getattr(good, name) for name in ("dtype", "shape", "stype", "data")}
+    return Array(**(given_ | changes))
+
+
+def objects() -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array(["x"], dtype=object), allow_pickle=True)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (altered(stype="torch"), "not a .npy array"),
+        (altered(data=b""), "not a .npy array"),
+        (altered(data=b"PK\x03\x04" + bytes(100)), "not a .npy array"),
+        (altered(data=pack(np.arange(3.0)).data[:40]), "not a .npy array"),
+        (altered(data=b"\x93NUMPY\x01\x00\x40\x00" + b"import os".ljust(63) + b"\n"), "not a .npy"),
+        (
+            altered(data=pack(np.arange(3.0)).data[:10] + b"(".ljust(117) + b"\n"),
+            "not a .npy array",
+        ),
+        (altered(shape=(4,)), "announced as"),
+        (altered(dtype="float32"), "announced as"),
+        (altered(dtype="object", shape=(1,), data=objects()), "not that of a float array"),
+        (pack(np.arange(3)), "not that of a float array"),
+        (altered(data=pack(np.arange(3.0)).data[:-1]), "151 bytes"),
+        (altered(data=pack(np.arange(3.0)).data + b"x"), "153 bytes"),
+    ],
+)
+def test_unpack_refuses_what_is_not_one_whole_float_array(array: Array, said: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=said):
+        records.unpack(array)
+
+
+@given(st.binary(max_size=200))
+def test_unpack_of_any_bytes_fails_by_name(data: bytes) -> None:
+    head = pack(np.arange(3.0)).data[:10]
+    for candidate in (data, head + data):
+        with pytest.raises(RemoteProtocolError):
+            records.unpack(altered(data=candidate))

@@ -28,7 +28,7 @@ ACCOUNT = Account(
 def test_lost_rounds_are_told_as_spans(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "metrics.jsonl")
     for stage, number in ((0, 1), (0, 2), (0, 6), (1, 3)):
-        log.append(
+        log.record(
             RoundClosed(
                 stage=stage,
                 round=number,
@@ -69,10 +69,10 @@ def test_history_is_on_disk_before_the_checkpoint_that_needs_it(
         force(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    run.record(Started(clients=1, stages=1))
+    run.log.record(Started(clients=1, stages=1))
     ledger = TrafficLedger()
     for _ in range(2):
-        run.checkpoint(Checkpoint(facts={}, tensors={"weights": np.zeros(3)}), ledger)
+        run.checkpoints.write(Checkpoint(facts={}, tensors={"weights": np.zeros(3)}), ledger)
         ledger.add(ACCOUNT, Volume(messages=1))
     run.close()
     assert forced[0] == ("metrics", (run.path / "metrics.jsonl").stat().st_size)

@@ -20,9 +20,9 @@ from retexo_fl.run_log.events import (
     Started,
     Waiting,
     event_of,
-    event_values,
 )
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
+from retexo_fl.run_log.log import line_of
 from retexo_fl.run_log.result import read_result, result_text
 from tests.unit.report.runs import Recipe, result
 from tests.unit.report.test_network import modelled
@@ -53,10 +53,14 @@ WRITTEN: list[Event] = [
 ]
 
 
+def values_of(event: Event) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(line_of(event))
+    return values
+
+
 @pytest.mark.parametrize("event", WRITTEN, ids=lambda event: type(event).__name__)
 def test_an_event_is_read_as_it_was_written(event: Event) -> None:
-    line = json.dumps(event_values(event))
-    assert event_of(parse_object(line, "a file"), "a file") == event
+    assert event_of(parse_object(line_of(event), "a file"), "a file") == event
 
 
 def test_every_kind_of_line_has_a_class_of_its_own() -> None:
@@ -65,7 +69,7 @@ def test_every_kind_of_line_has_a_class_of_its_own() -> None:
 
 
 def test_what_says_nothing_is_not_written() -> None:
-    values = event_values(Waiting(stage=0, round=4, purpose="train", clients=(1,)))
+    values = values_of(Waiting(stage=0, round=4, purpose="train", clients=(1,)))
     assert values == {
         "event": "waiting",
         "stage": 0,
@@ -76,7 +80,7 @@ def test_what_says_nothing_is_not_written() -> None:
 
 
 def test_lines_of_earlier_versions_and_later_keys_are_read() -> None:
-    values = event_values(ROUND)
+    values = values_of(ROUND)
     for name in ("waited_s", "seconds", "absent", "val_metric", "best_val_accuracy", "time_s"):
         del values[name]
     found = event_of({**values, "of a later version": [1]}, "a file")
@@ -99,14 +103,14 @@ def test_lines_of_earlier_versions_and_later_keys_are_read() -> None:
 )
 def test_a_value_of_the_wrong_kind_is_named(change: dict[str, Any], told: str) -> None:
     with pytest.raises(RunDirectoryError, match=told):
-        event_of({**event_values(ROUND), **change}, "a file, line 4")
+        event_of({**values_of(ROUND), **change}, "a file, line 4")
 
 
 @pytest.mark.parametrize("number", [-1, 10_001, 10**15])
 def test_a_stage_that_no_run_has_is_refused(number: int) -> None:
     for event, name in ((ROUND, "stage"), (WRITTEN[0], "stages")):
         with pytest.raises(RunDirectoryError, match=f"key '{name}' is {number}, expected 0"):
-            event_of({**event_values(event), name: number}, "a file")
+            event_of({**values_of(event), name: number}, "a file")
 
 
 def test_spans_of_lost_rounds_are_three_numbers() -> None:
@@ -133,7 +137,7 @@ def test_spans_of_lost_rounds_are_three_numbers() -> None:
     ],
 )
 def test_a_key_that_every_version_wrote_may_not_be_absent(name: str) -> None:
-    values = event_values(ROUND)
+    values = values_of(ROUND)
     del values[name]
     with pytest.raises(RunDirectoryError, match=f"a file: key '{name}' is absent"):
         event_of(values, "a file")

@@ -19,7 +19,7 @@ from retexo_fl.errors import (
     RoundIncomplete,
 )
 from retexo_fl.federation import records
-from retexo_fl.federation.asking import Messenger, Silence, Wait, WaitPolicy
+from retexo_fl.federation.asking import Ask, Messenger, Silence, Wait, WaitPolicy
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
 from tests.support.hand_clock import HandClock
@@ -58,8 +58,8 @@ def messenger(
 
 
 def ask(asked: Messenger, clients: range = range(3)) -> list[int]:
-    messages = asked.addressed([2 + client for client in clients], HelloRequest(ticket=TICKET))
-    return [client for client, _ in asked.ask(messages, stage=1, purpose="train")]
+    wanted = Ask.of(clients, HelloRequest(ticket=TICKET), stage=1, purpose="train")
+    return [client for client, _ in asked.replies(wanted, asked.questions(wanted))]
 
 
 @pytest.mark.parametrize("code", [3, 4, 5, 8])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -50,10 +50,16 @@ def messenger(grid: InlineGrid, timeout_s: float = 50.0) -> Messenger:
     return made
 
 
+def replies(
+    asked: Messenger, clients: Iterable[int], *, stage: int = -1, purpose: str = "hello"
+) -> Iterator[tuple[int, Message]]:
+    wanted = Ask.of(clients, HELLO, stage=stage, purpose=purpose)
+    return asked.replies(wanted, asked.questions(wanted))
+
+
 def test_ask_yields_in_the_order_asked_however_replies_arrive() -> None:
     asked = messenger(LateGrid(echo_app([]), 4, {}))
-    messages = asked.addressed([4, 2, 5, 3], HELLO)
-    answers = list(asked.ask(messages, stage=-1, purpose="hello"))
+    answers = list(replies(asked, [2, 0, 3, 1]))
     assert [client for client, _ in answers] == [2, 0, 3, 1]
     nodes = [reply.content.config_records["retexo"]["node"] for _, reply in answers]
     assert nodes == [4, 2, 5, 3]
@@ -62,7 +68,7 @@ def test_ask_yields_in_the_order_asked_however_replies_arrive() -> None:
 def test_ask_runs_a_client_only_when_its_answer_is_wanted() -> None:
     calls: list[int] = []
     asked = messenger(InlineGrid(echo_app(calls), 4, {}))
-    answers = asked.ask(asked.addressed(range(2, 6), HELLO), stage=-1, purpose="hello")
+    answers = replies(asked, range(4))
     next(answers)
     assert calls == [2]
 
@@ -72,7 +78,7 @@ def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
     grid.silent = frozenset({4})
     asked = messenger(grid, timeout_s=20.0)
     with pytest.raises(RoundIncomplete, match="no answer from client 2 within 20 s"):
-        list(asked.ask(asked.addressed(range(2, 6), HELLO), stage=-1, purpose="hello"))
+        list(replies(asked, range(4)))
 
 
 def test_hello_gives_up_and_says_how_many_came() -> None:
@@ -98,7 +104,7 @@ def test_ask_counts_both_ways() -> None:
     grid = InlineGrid(echo_app([]), 4, {})
     asked = Messenger(grid, ledger=ledger, policy=WaitPolicy(timeout_s=5.0))
     asked.introduce({0: 2}, attempt=3)
-    list(asked.ask(asked.addressed([2], HELLO), stage=-1, purpose="hello"))
+    list(replies(asked, [0]))
     lines = {(account.direction, account.attempt): volume for account, volume in ledger.lines()}
     assert lines[("out", 3)].payload == len("node") + 8
     assert lines[("in", 3)].payload > 0
@@ -124,7 +130,7 @@ def test_every_answer_is_told_to_those_who_show_progress() -> None:
         on_answer=lambda *step: told.append(step),
     )
     asked.introduce({client: client + 2 for client in range(4)}, attempt=1)
-    answers = asked.ask(asked.addressed(range(2, 5), HELLO), stage=1, purpose="publish")
+    answers = replies(asked, range(3), stage=1, purpose="publish")
     next(answers)
     assert told == [(1, "publish")]
     list(answers)
@@ -155,8 +161,7 @@ def test_a_question_is_linear_in_the_clients_of_a_process(clients: int) -> None:
     came = list(made.ask_whoever_comes(HELLO, count=clients, purpose="hello"))
     assert len(came) == clients
     made.introduce({client: client + 2 for client in range(clients)}, attempt=1)
-    messages = made.addressed(range(2, clients + 2), HELLO)
-    assert len(list(made.ask(messages, stage=-1, purpose="hello"))) == clients
+    assert len(list(replies(made, range(clients)))) == clients
     assert grid.looked_at < 70 * clients
     assert grid.named <= 2 * clients
 
