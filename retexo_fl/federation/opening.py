@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.aggregators import make_aggregator
-from retexo_fl.federation.asking import UNWATCHED, Messenger, Silence, WaitPolicy, Watch
+from retexo_fl.federation.asking import UNWATCHED, Messenger, Rounds, Silence, WaitPolicy, Watch
 from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
@@ -25,7 +25,7 @@ from retexo_fl.federation.rounds.mask_keys import (
     check_sums_train,
     clients_of_whole_cohorts,
 )
-from retexo_fl.federation.wrappers import Rounds
+from retexo_fl.federation.wrappers import wrappers_of
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
@@ -125,7 +125,9 @@ def open_attempt(
         clients=clients,
         federation=federation,
         exchanges=exchanges,
-        rounds=Rounds(messenger=messenger, clients=clients, behind=lambda: exchanges.behind),
+        rounds=Rounds(
+            messenger=messenger, wrappers=wrappers_of(clients, behind=lambda: exchanges.behind)
+        ),
         schedule=Schedule(shape=shape),
     )
 

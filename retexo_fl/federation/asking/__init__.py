@@ -6,12 +6,13 @@ from retexo_fl.federation.asking.ask import (
     Ask,
     Round,
     Who,
+    Wrapper,
     members,
     named,
     subject,
     through,
 )
-from retexo_fl.federation.asking.messenger import Messenger, answer_of
+from retexo_fl.federation.asking.messenger import Messenger, Rounds, answer_of
 from retexo_fl.federation.asking.waiting import (
     THIS_MACHINE,
     UNWATCHED,
@@ -37,11 +38,13 @@ __all__ = [
     "Pauses",
     "Question",
     "Round",
+    "Rounds",
     "Silence",
     "Wait",
     "WaitPolicy",
     "Watch",
     "Who",
+    "Wrapper",
     "answer_of",
     "members",
     "named",

@@ -32,6 +32,8 @@ Who: TypeAlias = int | tuple[int, ...]
 Answers: TypeAlias = Iterable[tuple[Any, Any]]
 #: Yields what to ask next, is sent the answers, which it reads to their end, and returns a result.
 Round: TypeAlias = Generator["Ask", Answers, T]
+#: Makes of a round another one, which asks otherwise; its result is the same.
+Wrapper: TypeAlias = Callable[[Round[Any]], Round[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

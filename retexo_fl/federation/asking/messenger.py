@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from retexo_fl.client.api import Request, answer_class, question_of
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, named
+from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, Wrapper, named
 from retexo_fl.federation.asking.bounded_grid import BoundedGrid
 from retexo_fl.federation.asking.deliveries import Deliveries, Delivery, Post
 from retexo_fl.federation.asking.waiting import (
@@ -394,6 +394,33 @@ class Messenger:
                         direction=direction,
                     )
                     self._ledger.add(account, replace(volume, messages=messages))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Carries rounds out, which know nothing of what stands around them.
+
+    Attributes:
+        messenger: The way to the clients.
+        wrappers: What stands around each, from the inside.
+    """
+
+    messenger: Messenger
+    wrappers: tuple[Wrapper, ...]
+
+    def carry_out(self, asking: Round[T]) -> T:
+        """Return the result of a round.
+
+        Raises:
+            RetexoError: As :meth:`.Messenger.run`.
+        """
+        return self.messenger.run(self.wrapped(asking))
+
+    def wrapped(self, asking: Round[T]) -> Round[T]:
+        """Return a round with what it needs around it."""
+        for wrapper in self.wrappers:
+            asking = wrapper(asking)
+        return asking
 
 
 def _whole(cohorts: Sequence[Sequence[int]], there: Set[int]) -> list[Sequence[int]]:

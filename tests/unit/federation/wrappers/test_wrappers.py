@@ -33,13 +33,14 @@ from retexo_fl.federation.asking import (
     Ask,
     Messenger,
     Round,
+    Rounds,
     WaitPolicy,
     members,
     through,
 )
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.federation.wrappers import Rounds
+from retexo_fl.federation.wrappers import wrappers_of
 from retexo_fl.ledger import PeerTraffic, Traffic, TrafficLedger, Volume
 from retexo_fl.masking.agreement import USES, Cohort
 from retexo_fl.masking.keys import KEY_BYTES, PublicKeys
@@ -138,8 +139,8 @@ class Machines:
         # What it would send is answered by these.
         clients, grid = self.clients, InlineGrid(ClientApp(), CLIENTS, {})
         messenger = Messenger(grid, ledger=self.ledger, policy=clients.policy)
-        rounds = Rounds(messenger=messenger, clients=clients, behind=lambda: behind)
-        return rounds.wrapped(asking)
+        wrappers = wrappers_of(clients, behind=lambda: behind)
+        return Rounds(messenger=messenger, wrappers=wrappers).wrapped(asking)
 
     def run(self, asking: Round[Any]) -> Any:
         answers: Answers | None = None
