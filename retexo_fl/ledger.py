@@ -122,13 +122,13 @@ class TrafficLedger:
         """Add one movement (or the sum of several) to an account."""
         line = self._lines.get(account)
         if line is None:
-            line = self._lines[account] = _Line(account, volume)
+            line = self._lines[account] = _Line(account, volume, _is_counted(account))
             self._changed.append(line)
         else:
             if line.text:
                 self._changed.append(line)
             line.volume, line.text = line.volume + volume, ""
-        if _is_counted(account):
+        if line.is_counted:
             self._total += volume
 
     def raise_to(self, account: Account, total: Volume) -> None:
@@ -174,7 +174,7 @@ class TrafficLedger:
         """
         found: dict[tuple[object, ...], Volume] = {}
         for account, line in self._lines.items():
-            if "direction" in names or _is_counted(account):
+            if "direction" in names or line.is_counted:
                 place = tuple(getattr(account, name) for name in names)
                 known = found.get(place)
                 found[place] = line.volume if known is None else known + line.volume
@@ -228,10 +228,14 @@ class TrafficLedger:
 
 @dataclass(slots=True)
 class _Line:
-    """An account, what it has, and both as a line of CSV; empty until it is asked for again."""
+    """An account, what it has, and both as a line of CSV; empty until it is asked for again.
+
+    ``is_counted`` says whether this entry is the one of its movement that totals count.
+    """
 
     account: Account
     volume: Volume
+    is_counted: bool
     text: str = ""
 
     def written(self) -> str:

@@ -32,7 +32,6 @@ from retexo_fl.client.api import (
     CollectAnswer,
     Question,
     Request,
-    Ticket,
     question_of,
 )
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
@@ -170,11 +169,6 @@ def said(reply: Message, key: str) -> object:
     """Return a value of an answer in words, unchecked: for an error that names who sent it."""
     record = reply.content.get(_SETTINGS)
     return schema.shown(record.get(key)) if isinstance(record, ConfigRecord) else None
-
-
-def group_of(ticket: Ticket) -> str:
-    """Return what Flower copies from a message to its reply: attempt, stage and round."""
-    return f"{ticket.attempt}.{ticket.stage}.{ticket.round}"
 
 
 def _flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:

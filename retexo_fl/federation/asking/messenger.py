@@ -25,7 +25,7 @@ from retexo_fl.federation.asking.waiting import (
     Wait,
     WaitPolicy,
 )
-from retexo_fl.federation.records import content_volumes, group_of
+from retexo_fl.federation.records import content_volumes
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
 
 logger = logging.getLogger(__name__)
@@ -169,12 +169,14 @@ class Messenger:
         return [self._message(node, request, content) for node in nodes]
 
     def _message(self, node: int, request: Request[Any], content: RecordDict) -> Message:
+        ticket = request.ticket
         return Message(
             content,
             dst_node_id=node,
             message_type=question_of(request).message_type,
             ttl=self._policy.timeout_s,
-            group_id=group_of(request.ticket),
+            # Flower copies it to the reply, which is compared with it.
+            group_id=f"{ticket.attempt}.{ticket.stage}.{ticket.round}",
         )
 
     def ask_whoever_comes(
