@@ -13,10 +13,10 @@ from tests.support.spread import measured, reads_in, weight
 BOUNDS: Final = {
     "reads of choices": 60,
     "modules that read choices": 37,
-    "modules of a round": 53,
-    "functions of a round": 254,
+    "modules of a round": 45,
+    "functions of a round": 228,
     "modules that masks add to it": 10,
-    "functions that masks add to it": 70,
+    "functions that masks add to it": 68,
     "modules that lean adds to it": 6,
     "functions that lean adds to it": 39,
     "modules of a row over TCP": 45,
