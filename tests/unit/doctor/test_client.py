@@ -11,8 +11,16 @@ from retexo_fl.doctor.finding import Finding, Verdict
 
 
 def finding(address: str) -> Finding:
-    files = dict.fromkeys(("partition", "state", "socket", "key", "certificate", "roster"), "a")
-    (found,) = examine_ports(AgentSettings(**files, listen=(address,)), running=False)
+    settings = AgentSettings(
+        partition="p",
+        state="s",
+        socket="a",
+        key="k",
+        certificate="c",
+        roster="r",
+        listen=(address,),
+    )
+    (found,) = examine_ports(settings, running=False)
     return found
 
 
