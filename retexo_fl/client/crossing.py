@@ -218,11 +218,6 @@ class Crossing:
             SecureAggregationRefused: It is to be closed without some, though sums are masked.
         """
         ticket = request.ticket
-        is_closed = self._store.missing_peers(ticket.stage, ticket.weights_digest) == ()
-        vectors, count = self.plan.num_send, self.count
-        before = self._sealing.collected_before(request, vectors, count) if is_closed else None
-        if before is not None:
-            return before
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
         width = self._shape.exchange_width(ticket.stage)
         crossing = self._crossing(ticket)
@@ -241,7 +236,7 @@ class Crossing:
             missing_peers=len(missing),
             traffic=traffic,
         )
-        return self._sealing.collected(request, answer, vectors, count)
+        return self._sealing.collected(request, answer, self.plan.num_send, self.count)
 
     # ---- both are read --------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ too large is cut, and how much was is one of the numbers that are added up.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -50,15 +49,6 @@ _MOST_CUT: Final = 2**40
 #: Sums of all clients in 64 bits stay below this.
 _MOST: Final = 2**62
 _NOTHING: Final = np.zeros(0, np.int64)
-
-# ---- what a label has of an answer ---------------------------------------------------------------
-
-
-def told_form(request: Request[Any], form: Form) -> bytes:
-    """Return the digest of form and steps, for the label."""
-    steps = getattr(request, "steps", None) or b""
-    return hashlib.sha256(form.words + b"/" + steps).digest()
-
 
 # ---- arrays --------------------------------------------------------------------------------------
 
@@ -223,29 +213,36 @@ def answer_of_sum(request: Request[Any], total: MaskSums, facts: SumFacts) -> An
         length = item.length or 0
         if isinstance(item, Count):
             own, counts = counts[:length], counts[length:]
-            _check_counts(item, own)
         else:
-            own, wide = wide[:length] * item.unit, wide[length:]
-        # Over no nodes there are no sums.
-        found[item.name] = Sums() if item.over and not found[item.over] else _held(item, own)
+            own, wide = wide[:length], wide[length:]
+        found[item.name] = _field_of(item, own, of_none=bool(item.over) and not found[item.over])
     array = _array_of(request, facts)
     if array.name:
         found[array.name] = array.value(total)
     return question_of(request).answer(**found)
 
 
-def _check_counts(item: Count, numbers: np.ndarray) -> None:
-    if (numbers < 0).any():
+def _field_of(item: Declared, numbers: np.ndarray, *, of_none: bool) -> Any:
+    """Return the field of an answer that sums of numbers say.
+
+    Args:
+        item: Declares the field.
+        numbers: The sums.
+        of_none: The nodes that they are over are none: then there are no sums.
+
+    Raises:
+        RemoteProtocolError: A count is below 0.
+    """
+    values = numbers
+    if isinstance(item, Sum):
+        values = numbers * item.unit
+    elif (numbers < 0).any():
         raise RemoteProtocolError(
             f"a masked sum has {int(numbers.min())} {item.name}; expected a count: a client added "
             "numbers of its own choice, or masks were not equal"
         )
-
-
-def _held(item: Declared, values: np.ndarray) -> Any:
-    """Return sums as the field of an answer that holds them."""
     if item.over:
-        return Sums.of(values.astype(np.float64)) if len(values) else Sums()
+        return Sums() if of_none or not len(values) else Sums.of(values.astype(np.float64))
     return tuple(values.tolist()) if item.is_list else values[0].item()
 
 

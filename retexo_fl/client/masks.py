@@ -26,7 +26,7 @@ from retexo_fl.client.api import (
     purpose_of,
     told_weights,
 )
-from retexo_fl.client.masked_answers import form_of, numbers_of, told_form
+from retexo_fl.client.masked_answers import form_of, numbers_of
 from retexo_fl.client.moved import KEYS_BYTES, Moved, moved_length
 from retexo_fl.client.store import ClientStore, MemoryStore
 from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
@@ -302,10 +302,11 @@ class ClientMasks:
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
         form = form_of(request, facts)
+        steps: bytes = getattr(request, "steps", None) or b""
         sums = self._hidden(
             request,
             numbers_of(request, answer, form, facts, terms=self._clients, cut=cut),
-            form=told_form(request, form),
+            form=form.words + b"/" + steps,
             weights=told_weights(request, weights),
             again=again,
         )
@@ -364,15 +365,15 @@ class ClientMasks:
         request: Request[Any],
         numbers: Maskable,
         *,
-        form: bytes | None = None,
+        form: bytes = b"",
         weights: bytes = b"",
         what: str = "",
         again: bool = False,
     ) -> Maskable:
         """Return numbers under the masks of the client's own cohort, whatever the server asks for.
 
-        ``form`` says how they are coded where there are steps, ``what`` what they are beside the
-        answer.
+        ``form`` says how they are coded, if not their own widths, ``what`` what they are beside
+        the answer.
         """
         common, holder = self._known(request.ticket)
         label = replace(
@@ -380,7 +381,7 @@ class ClientMasks:
             purpose=f"{purpose_of(request)}{what}{' again' if again else ''}",
             stage=request.ticket.stage,
             round=request.ticket.round,
-            form=form or hashlib.sha256(numbers.words).digest(),
+            form=hashlib.sha256(form or numbers.words).digest(),
             weights=weights,
         )
         return holder.hide(label, numbers)

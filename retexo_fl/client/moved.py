@@ -125,10 +125,6 @@ class ExchangeAccount:
             self._put(ticket, known, cut, is_told=True)
         return known, cut
 
-    def is_told(self, ticket: Ticket) -> bool:
-        """Return whether an exchange was told in its attempt."""
-        return self._read(ticket)[2]
-
     def _read(self, ticket: Ticket) -> tuple[PeerTraffic, int, bool]:
         content = self._store.note(_name(ticket))
         found = {} if content is None else json.loads(content)

@@ -280,19 +280,6 @@ class Sealing:
         """
         return answer if count is None else replace(answer, traffic=count(ticket).sent)
 
-    def collected_before(
-        self, request: CollectRequest, vectors: int, count: Moving | None
-    ) -> CollectAnswer | None:
-        """Return what is told of an exchange that was closed complete, if nothing has to be read.
-
-        Args:
-            request: What was asked.
-            vectors: How many the client sends in it.
-            count: As for :meth:`published`.
-        """
-        del request, vectors, count
-        return None
-
     def check_closing(self, stage: int) -> None:
         """Check that an exchange may be closed without some vectors.
 
@@ -413,14 +400,6 @@ class MaskedSealing(Sealing):
         self._note(ticket, PeerTraffic(sent=answer.traffic), count)
         return PublishAnswer()
 
-    def collected_before(
-        self, request: CollectRequest, vectors: int, count: Moving | None
-    ) -> CollectAnswer | None:
-        """Return what was told before: a cohort is asked again that has new keys."""
-        if not self._moved.is_told(request.ticket):
-            return None
-        return CollectAnswer(complete=True, moved=self._hidden_moved(request, vectors, count))
-
     def check_closing(self, stage: int) -> None:
         """See :meth:`.Sealing.check_closing`."""
         raise SecureAggregationRefused(
@@ -431,7 +410,7 @@ class MaskedSealing(Sealing):
     def collected(
         self, request: CollectRequest, answer: CollectAnswer, vectors: int, count: Moving | None
     ) -> CollectAnswer:
-        """See :meth:`.Sealing.collected`."""
+        """See :meth:`.Sealing.collected`; a cohort that has new keys gets the same again."""
         self._note(request.ticket, PeerTraffic(received=answer.traffic), count)
         if not answer.complete:
             return CollectAnswer(complete=False)

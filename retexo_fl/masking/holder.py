@@ -58,11 +58,15 @@ class MaskHolder:
         assert label.cohort == tuple(self._publics.by_client)
         assert label.keys == self._publics.digest
         self._note(label, numbers)
+        seeds = {
+            other: derived(self._secrets.shared(public), b"mask", label.digest)[:_SEED_BYTES]
+            for other, public in self._publics.by_client.items()
+            if other != self._client
+        }
         masked = numbers.copy()
-        members = label.cohort
         masked.add_masks(
-            [self._seed(label, other) for other in members if self._client < other],
-            [self._seed(label, other) for other in members if self._client > other],
+            [seed for other, seed in seeds.items() if self._client < other],
+            [seed for other, seed in seeds.items() if self._client > other],
         )
         return masked
 
@@ -75,8 +79,3 @@ class MaskHolder:
         place = label.attempt, label.stage, label.round, 0
         error = SecureAggregationRefused
         self._answers.enter(label.purpose, place, content, client=self._client, error=error)
-
-    def _seed(self, label: Label, other: int) -> bytes:
-        """Return what the mask with another member follows from."""
-        secret = self._secrets.shared(self._publics.by_client[other])
-        return derived(secret, b"mask", label.digest)[:_SEED_BYTES]

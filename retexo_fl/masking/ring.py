@@ -20,9 +20,15 @@ _PLANES: Final = (8, 4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The numbers modulo ``2**bits``, 2 to 64 of them."""
+    """The numbers modulo ``2**bits``.
+
+    Attributes:
+        bits: 2 to 64.
+        most: The largest number that has a negative of its own.
+    """
 
     bits: int
+    most: int = field(init=False, repr=False, compare=False)
     #: In which numbers are computed, little-endian.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     _fills_words: bool = field(init=False, repr=False, compare=False)
@@ -30,9 +36,10 @@ class Ring:
     _planes: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the width; find words and planes."""
+        """Check the width; find its largest number, words and planes."""
         assert 2 <= self.bits <= 64
         item = next(size for size in (1, 2, 4, 8) if self.bits <= 8 * size)
+        object.__setattr__(self, "most", (1 << self.bits - 1) - 1)
         object.__setattr__(self, "dtype", np.dtype(f"<u{item}"))
         object.__setattr__(self, "_fills_words", self.bits == 8 * item)
         object.__setattr__(self, "_planes", _planes(self.bits))
@@ -47,11 +54,6 @@ class Ring:
             terms: How many are added.
         """
         return Ring(max(2, (2 * most * terms).bit_length()))
-
-    @property
-    def most(self) -> int:
-        """The largest number that has a negative of its own."""
-        return (1 << self.bits - 1) - 1
 
     def wrapped(self, numbers: npt.NDArray[Any]) -> Numbers:
         """Return (n,) whole numbers, of a signed dtype, as numbers of the ring.

@@ -175,9 +175,10 @@ class Grid(SteppedGrid):
             remembers: The error will be part of what is coded next. It is then made small on the
                 whole, smaller than the values whatever the bits, at the cost of the largest ones.
         """
-        own = self._reaching_all(values)
         if remembers:
             own = _exponents(block_rms(values) * _NEAREST[self._bits], np.rint)
+        else:
+            own = self._reaching_all(values)
         return self._coded(values, b"", own, np.full(len(values), 0.5))
 
     def _reaching_all(self, values: np.ndarray) -> bytes:

@@ -37,7 +37,6 @@ from retexo_fl.client.masked_answers import (
     answer_of_sum,
     form_of,
     numbers_of,
-    told_form,
 )
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError, TrainingDiverged
@@ -216,16 +215,9 @@ def test_a_sum_below_zero_counts_nothing() -> None:
         answer_of_sum(request, total, lengths)
 
 
-def test_each_use_and_form_is_a_purpose_and_a_label_of_its_own() -> None:
+def test_each_use_is_a_purpose_of_its_own() -> None:
     requests = [asked_to_judge("test"), asked_to_judge("validation")]
     assert len({*map(purpose_of, requests)}) == 2
-    other = MaskedUpdates().first_steps(300, most_train=5000, terms=CLIENTS)
-    forms = set()
-    for steps in (STEPS, other):
-        request = TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=steps)
-        for lengths in (REAL, COUNTS):
-            forms.add(told_form(request, form_of(request, lengths)))
-    assert len(forms) == 4
 
 
 class Untold(LogLoss):

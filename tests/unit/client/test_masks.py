@@ -26,6 +26,7 @@ from retexo_fl.client.api import (
     LabelsRequest,
     MaskedAnswer,
     Ticket,
+    TrainRequest,
     told_weights,
 )
 from retexo_fl.client.masked_answers import (
@@ -38,6 +39,7 @@ from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.federation.rounds.masked_sums import numbers_in
 from retexo_fl.masking.keys import PublicKeys, signed_text
 from retexo_fl.masking.step import SharedStep
+from retexo_fl.updates import MaskedUpdates
 from tests.support.loopback import make_members
 from tests.support.owners import agreed, signer_of
 
@@ -273,6 +275,25 @@ def test_no_secret_is_on_the_disk_of_a_client_that_signs(clients: Clients) -> No
         "cohort": [*ALL],
         "uses": "test train",
     }
+
+
+@pytest.mark.parametrize(("most_train", "size"), [(5000, 4), (50, 5)])
+def test_numbers_of_other_steps_or_widths_are_under_another_label(
+    clients: Clients, most_train: int, size: int
+) -> None:
+    """The same zeros, at the same place: what they would stand for is another sum."""
+    clients.met()
+
+    def hidden(most_train: int, size: int) -> bytes:
+        steps = MaskedUpdates().first_steps(size, most_train=most_train, terms=CLIENTS)
+        request = TrainRequest(ticket=replace(TICKET, round=1), weights=np.zeros(size), steps=steps)
+        facts = SumFacts(classes=2, update=size)
+        return clients.masks[0].hide(request, None, request.weights, facts).beside
+
+    first = hidden(50, 4)
+    assert hidden(50, 4) == first
+    with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+        hidden(most_train, size)
 
 
 def test_its_cohort_answers_the_place_again_under_its_new_keys(clients: Clients) -> None:
