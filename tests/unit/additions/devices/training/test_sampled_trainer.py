@@ -170,9 +170,14 @@ def test_a_client_without_train_nodes_adds_nothing() -> None:
 # ---- any split -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("dtype", "most"), DTYPES)
+@pytest.mark.parametrize(
+    ("model", "sampler", "dtype", "most"),
+    [
+        (model, sampler, *DTYPES[(row + column) % 2])
+        for row, model in enumerate(MODELS)
+        for column, sampler in enumerate(SAMPLERS)
+    ],
+)
 @settings(max_examples=3)
 @given(
     seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=5), batch_nodes=st.integers(1, 40)
