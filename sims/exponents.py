@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
+from scipy.stats import linregress
 
 #: A point tells how fast a cost grows once at least this share of it is beyond the smallest's.
 _LEAST_SHARE: Final = 0.3
@@ -23,13 +24,11 @@ class Growth:
         exponent: Slope of the line through the logarithms, by least squares.
         error: Its standard error; 0 of two points.
         steepest: The steepest slope between neighbouring points.
-        points: Points that the line is through.
     """
 
     exponent: float
     error: float
     steepest: float
-    points: int
 
     @classmethod
     def of(cls, costs: Mapping[float, float]) -> Self | None:
@@ -42,9 +41,13 @@ class Growth:
         if len(beyond) < 2:
             return None
         x, y = (np.log(np.array(column)) for column in zip(*beyond, strict=True))
-        slope, error = _line(x, y)
+        line = linregress(x, y)
         steepest = max(np.diff(y) / np.diff(x))
-        return cls(exponent=slope, error=error, steepest=float(steepest), points=len(beyond))
+        return cls(
+            exponent=float(line.slope),
+            error=float(line.stderr),
+            steepest=float(steepest),
+        )
 
 
 def beyond_smallest(costs: Mapping[float, float]) -> list[tuple[float, float]]:
@@ -55,13 +58,3 @@ def beyond_smallest(costs: Mapping[float, float]) -> list[tuple[float, float]]:
         for size, cost in sorted(costs.items())
         if cost - costs[smallest] > _LEAST_SHARE * cost
     ]
-
-
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the slope of the line by least squares, and its standard error."""
-    centred, values = x - x.mean(), y - y.mean()
-    square = float(centred @ centred)
-    slope = float(centred @ values) / square
-    rest = values - slope * centred
-    freedom = len(centred) - 2
-    return slope, float(np.sqrt(rest @ rest / freedom / square)) if freedom else 0.0
