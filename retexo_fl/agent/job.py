@@ -34,9 +34,9 @@ from retexo_fl.client.api import (
     is_lacking,
     purpose_of,
 )
-from retexo_fl.client.client import AnyAnswer, GraphClient
-from retexo_fl.client.edge_fit import note_unused_edges
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
+from retexo_fl.client.part import note_unused_edges
+from retexo_fl.client.rounds import AnyAnswer, TrainingClient
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
@@ -119,7 +119,7 @@ class AgentJob:
         self._sets = folders.predictions if predicts else None
         #: Whether its rounds and evaluations exchange.
         self.exchanges_in_rounds = exchange_in_rounds(config, predicts=predicts)
-        self.client: GraphClient = client_class(config, predicts=predicts)(
+        self.client: TrainingClient = client_class(config, predicts=predicts)(
             partition,
             config,
             job=name,

@@ -23,7 +23,7 @@ from retexo_fl.api.traced_pass import (
     normalised,
     traced_outputs,
 )
-from retexo_fl.client.edge_fit import as_read, check_edges
+from retexo_fl.client.part import as_read, check_edges
 from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import read_rows, stage_input
 from retexo_fl.errors import ConfigurationError

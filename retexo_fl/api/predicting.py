@@ -178,7 +178,7 @@ def _part_of(graph: object | None, values: Values, model: TrainedModel) -> Graph
 
 def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> Inference:
     """Check everything that can be known before a client is asked."""
-    from retexo_fl.client.edge_fit import check_edges, note_unused_edges
+    from retexo_fl.client.part import check_edges, note_unused_edges
     from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.graph.labels import labels_for
     from retexo_fl.methods.predict.files import check_keys

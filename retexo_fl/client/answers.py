@@ -36,9 +36,7 @@ from retexo_fl.client.api import (
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.plugins import is_plugin
-from retexo_fl.training.metrics import Metric
 from retexo_fl.training.recipe import objective_of
-from retexo_fl.training.selection import Score
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 #: Of sums of losses, of squares, and of metrics that do not count.
@@ -296,9 +294,3 @@ def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
         report=Sums.of(tally.report_sums),
         own=own,
     )
-
-
-def own_figure(tally: Tally, config: RunConfig, metric: Metric | None) -> tuple[float, ...]:
-    """Return what a metric makes of one client's own nodes; nothing where that is undefined."""
-    value = Score.of(tally, metric, counts_right=config.goal.counts_right).value
-    return () if value is None else (value,)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 
 from retexo_fl.channels.base import Channel
-from retexo_fl.client.answers import (
-    KEYLESS,
-    evaluate_answer,
-    own_figure,
-    sum_facts,
-    train_answer,
-)
+from retexo_fl.client.answers import KEYLESS, sum_facts
 from retexo_fl.client.api import (
     MESSAGE_VERSION,
     Answering,
@@ -29,7 +23,6 @@ from retexo_fl.client.api import (
     CountsRequest,
     EndAnswer,
     EndRequest,
-    EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
     HelloRequest,
@@ -41,16 +34,14 @@ from retexo_fl.client.api import (
     PublishRequest,
     Request,
     Ticket,
-    TrainAnswer,
     TrainRequest,
     asks_sums,
     purpose_of,
     told_weights,
 )
 from retexo_fl.client.crossing import Crossing
-from retexo_fl.client.edge_fit import as_read, check_edges, without_peers
+from retexo_fl.client.part import ClientPart, without_peers
 from retexo_fl.client.sealing import sealing_of
-from retexo_fl.client.stage_rows import node_sets
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.weights import ClientWeights
@@ -60,15 +51,8 @@ from retexo_fl.errors import (
     MaskingKeysLost,
 )
 from retexo_fl.graph.parts.partition import GraphPartition
-from retexo_fl.ledger import PeerTraffic
-from retexo_fl.masking.agreement import USES
-from retexo_fl.training.label_facts import class_counts, classes_by_use
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
-from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.tally import LayerUpdate, Tally
-
-AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
 
 
 class GraphClient(Answering):
@@ -80,6 +64,7 @@ class GraphClient(Answering):
     and channel forget it. Predictions are made where there is a folder for them, ``predictions``.
 
     Attributes:
+        part: Its part, and what it may add to sums.
         shape: Sizes of the model that it trains.
         weights: What it computes with.
         crossing: What it exchanges before stages.
@@ -102,15 +87,11 @@ class GraphClient(Answering):
         torch.set_num_threads(config.threads)
         if config.traits.drops_edges:
             partition = without_peers(partition)
-        check_edges(config.model, partition)
-        self._edge_values = partition.edge_values
-        partition = as_read(config.model, partition)
-        self._partition = partition
+        self.part = ClientPart(partition, config.model)
+        partition = self.part.graph
         self._config = config
         self._job = job
         self._store = store
-        #: What it may add to sums: to others it adds zeros.
-        self._uses = frozenset(USES)
         self._on_forget = self._forget_job if on_forget is None else on_forget
         self._channel = channel
         self._predictions = predictions
@@ -122,7 +103,6 @@ class GraphClient(Answering):
         self.crossing = self.crossing_class(
             partition, config, job=job, channel=channel, weights=self.weights, sealing=self._sealing
         )
-        self._nodes = node_sets(partition)
         self._made = self._new_trainers()
         self._trainers: dict[tuple[int, bytes], StageTrainer] = {}
         #: What its trainers know of all clients' labels.
@@ -146,7 +126,7 @@ class GraphClient(Answering):
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        part, counts = self._partition, self._told_counts()
+        part, counts = self.part.graph, self._told_counts()
         return HelloAnswer(
             version=MESSAGE_VERSION,
             client=part.client,
@@ -154,35 +134,27 @@ class GraphClient(Answering):
             partitioning=part.partitioning,
             features=part.num_features,
             classes=part.num_classes,
-            edge_features=self._edge_values.num_attributes,
-            directed=self._edge_values.is_directed,
+            edge_features=self.part.edge_values.num_attributes,
+            directed=self.part.edge_values.is_directed,
             recipe=part.recipe_digest,
             **self.masks.told(request.ticket.attempt, counts, self._told_labels),
         )
 
     def _told_labels(self) -> dict[str, Any]:
         """Return what hello tells of labels, by its fields."""
-        return {"label_uses": self._label_uses(), "label_sums": self._label_sums()}
-
-    def _label_uses(self) -> tuple[int, ...]:
-        return classes_by_use(self._labels_by_use(), self._partition.num_classes)
+        return {"label_uses": self.part.label_uses(), "label_sums": self._label_sums()}
 
     def _told_counts(self) -> CountsAnswer:
         """Return all counts that the server is told of a part, or of a cohort."""
         return CountsAnswer(
-            nodes=self._partition.num_inner,
+            nodes=self.part.graph.num_inner,
             vectors_out=self.crossing.plan.num_send,
             vectors_in=self.crossing.plan.num_receive,
-            **self._counts(),
+            **self.part.counts(),
         )
 
-    def _counts(self) -> dict[str, int]:
-        """Return how many nodes, or pairs, it has of each use."""
-        return {use: len(rows) for use, rows in node_sets(self._partition).by_use.items()}
-
     def _label_sums(self) -> tuple[float, ...]:
-        labels = self._labels_by_use()["train"]
-        return self._made.label_sums(labels)
+        return self._made.label_sums(self.part.train_labels)
 
     # ---- masked sums ------------------------------------------------------------------------
 
@@ -190,7 +162,7 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         self._forget()
-        return EndAnswer(client=self._partition.client)
+        return EndAnswer(client=self.part.graph.client)
 
     def keys(self, request: KeysRequest) -> KeysAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -202,7 +174,7 @@ class GraphClient(Answering):
         self.masks.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
-        others = dict.fromkeys({*USES} - self._uses, 0)
+        others = dict.fromkeys(self.part.left_out, 0)
         answer = self._sealing.computed(lambda: replace(self._told_counts(), **others))
         return self._sealing.answered(request, answer)
 
@@ -212,13 +184,9 @@ class GraphClient(Answering):
         self._admit_to_sum(request.ticket)
         self._enter(request)
         answer = self._sealing.computed(
-            lambda: LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
+            lambda: LabelsAnswer(uses=self.part.class_counts(), sums=self._label_sums())
         )
         return self._sealing.answered(request, answer)
-
-    def _class_counts(self) -> tuple[int, ...]:
-        """Return (3 C,) counts: see :class:`.LabelsAnswer`."""
-        return class_counts(self._labels_by_use(), self._partition.num_classes)
 
     @property
     def tells_sums_alone(self) -> bool:
@@ -229,34 +197,10 @@ class GraphClient(Answering):
         """Return whether the job is over for this client when it has answered a question."""
         return self._sealing.is_last(request)
 
-    def _labels_by_use(self) -> dict[str, np.ndarray]:
-        nodes = self._nodes
-        return {use: np.asarray(nodes.labels[rows]) for use, rows in nodes.by_use.items()}
-
     @property
     def stages(self) -> int:
         """How many stages it may be asked about."""
         return self.shape.stages
-
-    def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
-        """Answer a ``train.layer`` in steps between which vectors cross; here there is one."""
-        yield from ()
-        return self.ask(request)
-
-    def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
-        """Answer an ``evaluate.layer`` as :meth:`train_steps` does a ``train.layer``."""
-        yield from ()
-        return self.ask(request)
-
-    def finished(
-        self,
-        request: TrainRequest | EvaluateRequest,
-        answer: AnyAnswer,
-        moved: Mapping[str, PeerTraffic],
-    ) -> AnyAnswer:
-        """Return what steps have answered, with what crossed for it, by purpose."""
-        del request, moved
-        return answer
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -286,18 +230,6 @@ class GraphClient(Answering):
             self._trainer(ticket.stage, ticket.weights_digest)
         self.crossing.mailbox.drop_decoded()
 
-    def _judged(
-        self, request: EvaluateRequest, tally: Tally | None, weights: np.ndarray
-    ) -> EvaluateAnswer:
-        answer = None
-        if tally is not None:
-            own: tuple[float, ...] = ()
-            if self._config.per_client_metrics and request.nodes == "test":
-                own = own_figure(tally, self._config, self._made.recipe.metric)
-            answer = evaluate_answer(tally, own)
-        again = self._is_again(request)
-        return self._sealing.answered(request, answer, weights, again=again)
-
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""
         if self._made.follow(config):
@@ -325,13 +257,13 @@ class GraphClient(Answering):
         self._on_forget()
 
     def _forget_job(self) -> None:
-        self._channel.forget_job(self._job, self._partition.client)
+        self._channel.forget_job(self._job, self.part.graph.client)
         self._store.forget()
 
     def _admit(self, ticket: Ticket) -> None:
         if ticket.job != self._job:
             raise LocalProtocolError(f"message of job {ticket.job!r}; expected {self._job!r}")
-        self._store.book.begin(ticket.job, ticket.attempt, client=self._partition.client)
+        self._store.book.begin(ticket.job, ticket.attempt, client=self.part.graph.client)
 
     def _admit_to_sum(self, ticket: Ticket, *, without_keys: bool = False) -> None:
         """Admit a question that is answered by sums; leave out uses that these must not be of.
@@ -342,10 +274,9 @@ class GraphClient(Answering):
         """
         self._admit(ticket)
         uses = self.masks.uses(ticket, without_keys=without_keys)
-        if uses == self._uses:
+        if uses == self.part.uses:
             return
-        self._uses = uses
-        self._nodes = node_sets(self._partition).only(uses)
+        self.part.restrict(uses)
         self.close()
         self._made = self._new_trainers()
         self._label_facts = None
@@ -353,7 +284,7 @@ class GraphClient(Answering):
 
     def _enter(self, request: Request[Any], weights: np.ndarray | None = None) -> None:
         """Note what is computed with, ``weights`` decoded: no other content has this place."""
-        ticket, client = request.ticket, self._partition.client
+        ticket, client = request.ticket, self.part.graph.client
         place = ticket.attempt, ticket.stage, ticket.round, int(self._is_again(request))
         content, form = told_weights(request, weights), getattr(request, "steps", None) or b""
         what, sealing = purpose_of(request), self._sealing
@@ -369,21 +300,8 @@ class GraphClient(Answering):
         return False
 
     def _new_trainers(self) -> ClientTrainers:
-        client = self._partition.client
-        return ClientTrainers(self._config, self.shape, self._nodes, client=client)
-
-    def _start(
-        self, request: TrainRequest, size: int
-    ) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the (size,) weights that a round starts from, and the correction of its steps.
-
-        None if the request changes weights that are not held.
-        """
-        if self._config.local_correction == "none" or request.ticket.round < 2:
-            weights = self._weights(request, size)
-            return None if weights is None else (weights, None)
-        both = self._weights(request, 2 * size)
-        return None if both is None else (both[:size], both[size:])
+        client = self.part.graph.client
+        return ClientTrainers(self._config, self.shape, self.part.nodes, client=client)
 
     def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:
         """Return the (size,) weights of a request; None if it changes those that are not held."""
@@ -393,21 +311,6 @@ class GraphClient(Answering):
             if self.weights.updates.weights.sends_changes:
                 self.weights.hold(request.ticket, weights)
         return weights
-
-    def _train_answer(
-        self, request: TrainRequest, update: LayerUpdate | None, weights: np.ndarray
-    ) -> TrainAnswer:
-        again = self._is_again(request)
-        if update is None:
-            return self._sealing.answered(request, None, weights, len(weights), again=again)
-        if "train" not in self._uses:
-            # Peers' nodes, too, give a gradient.
-            update = replace(update, update_sum=np.zeros_like(update.update_sum))
-        answer = train_answer(update, self.weights.coded(request, update))
-        values = update.update_sum
-        return self._sealing.answered(
-            request, answer, weights, len(values), values=values, again=again
-        )
 
     def _trainer(self, stage: int, digest: bytes) -> StageTrainer:
         """Return the trainer of a stage; only the latest is kept in memory."""

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.client.edge_fit import check_edges, note_unused_edges
+from retexo_fl.client.part import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
 from retexo_fl.config.goals import AUTO
 from retexo_fl.config.value_forms import OF_ONE_CLASS

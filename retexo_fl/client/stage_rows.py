@@ -29,7 +29,6 @@ from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis
-from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.training.stage_pass import ROWS_PER_BATCH
 from retexo_fl.units import counted
@@ -38,16 +37,6 @@ from retexo_fl.units import counted
 _MOST_LOG: Final = 80.0
 #: Of rows that are made dense at once.
 _MOST_DENSE_VALUES: Final = 2**24
-
-
-def node_sets(partition: GraphPartition) -> NodeSets:
-    """Return the labelled inner nodes by use."""
-    return NodeSets(
-        train=np.flatnonzero(partition.train_mask),
-        validation=np.flatnonzero(partition.val_mask),
-        test=np.flatnonzero(partition.test_mask),
-        labels=np.asarray(partition.labels),
-    )
 
 
 def stage_input(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retexo_fl.client.client import GraphClient
+from retexo_fl.client.rounds import TrainingClient
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.labels import LINKS
@@ -12,7 +12,7 @@ from retexo_fl.methods.propagation.answers import PropagationClient
 from retexo_fl.methods.whole.answers import EndToEndClient
 
 
-def client_class(config: RunConfig, *, predicts: bool) -> type[GraphClient]:
+def client_class(config: RunConfig, *, predicts: bool) -> type[TrainingClient]:
     """Return the class of clients of a run; predictions are made layer by layer."""
     if config.task == LINKS.name:
         return LinkClient

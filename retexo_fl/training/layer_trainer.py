@@ -15,7 +15,7 @@ import torch
 
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.local_steps import take_steps
+from retexo_fl.training.local_steps import finite_gradient, take_steps
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import run_alone, without_exchange
 from retexo_fl.training.stage_model import ModelShape, StageModel, borrowed
@@ -34,17 +34,17 @@ class StageTrainer(ABC):
         stage: Index.
         seed: Of the training.
         recipe: Loss, metric and local steps.
+
+    Attributes:
+        num_weights: P.
     """
+
+    num_weights: int
 
     def __init__(self, stage: int, *, seed: int, recipe: Recipe) -> None:
         self._stage = stage
         self._seed = seed
         self._recipe = recipe
-
-    @property
-    @abstractmethod
-    def num_weights(self) -> int:
-        """P."""
 
     @abstractmethod
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
@@ -77,7 +77,25 @@ class StageTrainer(ABC):
             rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
         )
         sums = self._begun(weights, keyed)
-        update = take_steps(
+        if self._recipe.local.count == 1:
+            spans = sums.spans
+            update_sum = finite_gradient(self._recipe.local, weights, sums, keyed)
+        else:
+            spans = None
+            update_sum = self._stepped(weights, sums, keyed, correction)
+        return LayerUpdate(
+            update_sum=update_sum, spans=spans, train=sums.train, validation=sums.validation
+        )
+
+    def _stepped(
+        self,
+        weights: np.ndarray,
+        sums: PassSums,
+        keyed: KeyedDropout,
+        correction: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return the (P,) update of several steps, of which the first has ``sums``."""
+        steps = take_steps(
             self._recipe.local,
             weights,
             sums,
@@ -86,11 +104,7 @@ class StageTrainer(ABC):
             sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
             correction=correction,
         )
-        update_sum = run_alone(update)
-        spans = sums.spans if update_sum is sums.gradient_sum else None
-        return LayerUpdate(
-            update_sum=update_sum, spans=spans, train=sums.train, validation=sums.validation
-        )
+        return run_alone(steps)
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release what is held outside this process."""
@@ -121,11 +135,7 @@ class LayerTrainer(StageTrainer):
         self._facts = StageFacts(model, model.layer.prepare(inputs), recipe)
         self._nodes = nodes
         self._pass = StagePass(self._facts, nodes)
-
-    @property
-    def num_weights(self) -> int:
-        """P."""
-        return self._facts.flat.size
+        self.num_weights = self._facts.flat.size
 
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -171,7 +172,7 @@ class _Tail:
         torch.sum(self._upstream, dim=1, out=head_bias)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Layout:
     """Where a stage's parameters stand in its flat vector.
 
@@ -194,12 +195,12 @@ class _Layout:
             norm_eps=0.0 if model.is_last else model.norm.eps,
         )
 
-    @property
+    @cached_property
     def size(self) -> int:
         """P."""
         return sum(math.prod(shape) for shape in self.shapes)
 
-    @property
+    @cached_property
     def bias_at(self) -> int:
         """Where the layer's bias begins.
 

@@ -83,16 +83,12 @@ class LinkTrainer(StageTrainer):
         self._model = StageModel(shape, stage - 1)
         self._flat = FlatParameters(self._model)
         self._flat.release()
+        self.num_weights = self._flat.size
         self._dtype = inputs.dtype
         width = shape.link_width(stage - 1)
         self._rows = compact_rows(_stacked(inputs.own, inputs.received, width), self._dtype)
         self._hashes = np.concatenate([inputs.own_hashes, inputs.slot_hashes])
         self._judged: dict[str, _Drawn] = {}
-
-    @property
-    def num_weights(self) -> int:
-        """P."""
-        return self._flat.size
 
     @torch.no_grad()
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:

@@ -46,9 +46,7 @@ def take_steps(
         TrainingDiverged: A loss or a gradient is not finite.
     """
     if local.count == 1:
-        if first.gradient_sum is None:
-            return np.zeros_like(weights)
-        return _finite_gradient(first, place, local)
+        return finite_gradient(local, weights, first, place)
     if not nodes:
         return np.zeros_like(weights)
     optimizer, sums = local.begin(weights), first
@@ -56,7 +54,7 @@ def take_steps(
         keyed = replace(place, step=step)
         if step:
             sums = yield from sums_at(optimizer.weights, keyed)
-        gradient = _finite_gradient(sums, keyed, local) / sums.train.count
+        gradient = finite_gradient(local, weights, sums, keyed) / sums.train.count
         if local.proximal_mu:
             gradient += local.proximal_mu * (optimizer.weights - weights)
         if correction is not None:
@@ -66,8 +64,16 @@ def take_steps(
     return change
 
 
-def _finite_gradient(sums: PassSums, place: KeyedDropout, local: LocalSteps) -> np.ndarray:
-    assert sums.gradient_sum is not None, "a client with train nodes has a gradient"
+def finite_gradient(
+    local: LocalSteps, weights: np.ndarray, sums: PassSums, place: KeyedDropout
+) -> np.ndarray:
+    """Return the (P,) gradient sum of a pass, zeros where no node gave one: a round of one step.
+
+    Raises:
+        TrainingDiverged: The loss or the gradient is not finite.
+    """
+    if sums.gradient_sum is None:
+        return np.zeros_like(weights)
     if sums.is_finite and np.isfinite(sums.train.loss_sum):
         return sums.gradient_sum
     where = f"stage {place.stage}, round {place.round}"

@@ -329,16 +329,13 @@ class FlatParameters:
 
     Attributes:
         shapes: Of the parameters, in the module's order.
+        size: P.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._parameters = list(module.parameters())
         self.shapes = tuple(parameter.shape for parameter in self._parameters)
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return sum(shape.numel() for shape in self.shapes)
+        self.size = sum(shape.numel() for shape in self.shapes)
 
     def values(self) -> np.ndarray:
         """Return a copy of all parameters, in the module's order: (P,)."""

@@ -67,6 +67,7 @@ class StageFacts:
         recipe: Loss and metric.
         device: Where passes compute.
         is_linear: Passes are written out: on a CPU, and for layers and losses that allow it.
+        in_one_pass: The written-out step validates on its way; it counts nothing but accuracy.
     """
 
     def __init__(
@@ -84,12 +85,8 @@ class StageFacts:
         self.device = device
         plain = recipe.loss is cross_entropy
         self.is_linear = device.type == "cpu" and is_linear(model) and plain
+        self.in_one_pass = self.is_linear and recipe.metric is None
         self.is_loss_checked = plain
-
-    @property
-    def in_one_pass(self) -> bool:
-        """Whether the written-out step validates on its way; it counts nothing but accuracy."""
-        return self.is_linear and self.recipe.metric is None
 
 
 class StagePass:

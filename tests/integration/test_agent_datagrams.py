@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.client.edge_fit import without_peers
+from retexo_fl.client.part import without_peers
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import (

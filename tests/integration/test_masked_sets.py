@@ -28,8 +28,8 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.edge_fit import without_peers
 from retexo_fl.client.moved import moved_length
+from retexo_fl.client.part import ClientPart, without_peers
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_values, make_config
@@ -227,7 +227,7 @@ def test_a8_nothing_is_refused_by_what_a_client_holds(
     if way == "computing":
         monkeypatch.setattr(LayerTrainer, "update", broken)
         monkeypatch.setattr(LayerTrainer, "evaluate", broken)
-        monkeypatch.setattr(GraphClient, "_class_counts", broken)
+        monkeypatch.setattr(ClientPart, "class_counts", broken)
         monkeypatch.setattr(GraphClient, "_told_counts", broken)
     request = PURPOSES[kind](server, 1)
     answers = server.ask(request, range(CLIENTS))

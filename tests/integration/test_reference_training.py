@@ -16,8 +16,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from retexo_fl.client.part import node_sets
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.stage_rows import node_sets, stage_input
+from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.layers.base import StageInput

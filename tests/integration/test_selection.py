@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import retexo_fl
+from retexo_fl.client.part import node_sets
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.stage_rows import node_sets, stage_input
+from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.run_log.result import StageResult

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from retexo_fl.additions.devices.sampling.adjacency import Adjacency
+from retexo_fl.client.part import node_sets
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.stage_rows import node_sets, stage_input
+from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.layers.base import StageInput

@@ -43,11 +43,11 @@ class PredictingClient(GraphClient):
             lambda: self._checked(self._predicted(trainer, request), request)
         )
         predictions, answer = found or (None, None)
-        if answer is not None and "nodes" not in self._uses:
+        if answer is not None and "nodes" not in self.part.uses:
             answer = replace(answer, nodes=0)
         answer = self._sealing.answered(request, answer, request.weights)
         if predictions is not None:
-            write_predictions(folder, self._partition.client, predictions, request.form)
+            write_predictions(folder, self.part.graph.client, predictions, request.form)
         if self.is_last(request):
             self._forget()
         return answer
@@ -56,7 +56,7 @@ class PredictingClient(GraphClient):
         self, found: tuple[Table, PredictAnswer], request: PredictRequest
     ) -> tuple[Table, PredictAnswer]:
         """Return predictions that can be written down as they are asked for."""
-        check_written(found[0], request.form, client=self._partition.client)
+        check_written(found[0], request.form, client=self.part.graph.client)
         return found
 
     def _predicted(
@@ -66,5 +66,5 @@ class PredictingClient(GraphClient):
         assert isinstance(trainer, LayerTrainer)
         outputs = trainer.logits(request.weights)
         recipe = Recipe.of(self._config, request.label_facts)
-        predictions = predict_nodes(self._partition, outputs, request.label_facts)
-        return predictions, count_right_nodes(self._nodes, outputs, recipe)
+        predictions = predict_nodes(self.part.graph, outputs, request.label_facts)
+        return predictions, count_right_nodes(self.part.nodes, outputs, recipe)

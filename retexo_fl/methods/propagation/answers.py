@@ -121,7 +121,7 @@ class PropagationClient(LazyClient):
             self.shape,
             stage,
             self.crossing.stage_input(stage, digest),
-            self._nodes,
+            self.part.nodes,
             labels=dense_rows(self.crossing.features(), torch.float32),
             recipe=self._made.recipe,
         )

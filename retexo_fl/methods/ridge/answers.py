@@ -31,7 +31,7 @@ class RidgeClient(GraphClient):
         return self._sealing.answered(request, answer, size=size)
 
     def _gram_sums(self, stage: int, inputs: StageInput) -> GramAnswer:
-        train = self._nodes.train
+        train = self.part.nodes.train
         rows = read_rows(self.shape, stage, inputs)[train]
-        sums = gram_sums(rows, np.asarray(self._nodes.labels[train]), self.shape.classes)
+        sums = gram_sums(rows, np.asarray(self.part.nodes.labels[train]), self.shape.classes)
         return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))

@@ -22,7 +22,7 @@ from retexo_fl.client.api import (
     TrainRequest,
     is_lacking,
 )
-from retexo_fl.client.client import AnyAnswer, GraphClient
+from retexo_fl.client.rounds import AnyAnswer, TrainingClient
 from retexo_fl.client.sealing import Found
 from retexo_fl.client.trainers import WholeTrainer
 from retexo_fl.ledger import PeerTraffic
@@ -31,8 +31,8 @@ from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.rounds import Steps, run_alone
 
 
-class EndToEndClient(GraphClient):
-    """Answers as :class:`GraphClient` does, with one stage that holds the whole model.
+class EndToEndClient(TrainingClient):
+    """Answers as :class:`.TrainingClient` does, with one stage that holds the whole model.
 
     The features of boundary nodes are exchanged once, as lazy training does. What is exchanged
     inside a round is yielded by :meth:`train_steps` and :meth:`evaluate_steps`; an engine carries
@@ -167,5 +167,5 @@ class EndToEndClient(GraphClient):
             sampling=self._sampling,
             recompute=config.activations == "recompute",
         )
-        trainer = EndToEndTrainer(self.shape, inputs, self._nodes, plan=plan)
+        trainer = EndToEndTrainer(self.shape, inputs, self.part.nodes, plan=plan)
         return self._made.whole(trainer, inputs)

@@ -8,8 +8,8 @@ import pytest
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.api import Ticket, chain_digest
-from retexo_fl.client.edge_fit import without_peers
 from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.part import without_peers
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, most_control_bytes
 from retexo_fl.config import make_config

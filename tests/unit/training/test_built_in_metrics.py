@@ -11,8 +11,9 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
+from retexo_fl.client.part import node_sets
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.stage_rows import node_sets, stage_input
+from retexo_fl.client.stage_rows import stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.training.layer_trainer import LayerTrainer

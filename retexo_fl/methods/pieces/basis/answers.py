@@ -48,7 +48,7 @@ class BasisClient(GraphClient):
                 )
         self._enter(request, request.weights)
         found = self._sealing.computed(lambda: self._basis_sums(request, known, facts))
-        key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
+        key = f"{self._config.seed}/{request.ticket.round}/{self.part.graph.client}"
 
         def coded(answer: BasisAnswer) -> BasisAnswer:
             return replace(answer, sums=self.crossing.basis_form.encode_sums(answer.sums, key))
@@ -73,9 +73,9 @@ class BasisClient(GraphClient):
         self, request: BasisRequest, known: Basis | None, facts: tuple[float, ...]
     ) -> BasisAnswer:
         """Return sums over train nodes alone: how many those are at least, its owner decides."""
-        train, classes = self._nodes.train, self.shape.classes
+        train, classes = self.part.nodes.train, self.shape.classes
         rows = self._basis_rows(request.ticket)[train]
-        labels = np.asarray(self._nodes.labels[train])
+        labels = np.asarray(self.part.nodes.labels[train])
         if facts:
             mean, scale = facts
             labels = (labels - mean) / scale

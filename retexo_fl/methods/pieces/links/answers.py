@@ -14,6 +14,7 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.crossing import Crossing, Embed
+from retexo_fl.client.part import ClientPart
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
@@ -61,6 +62,28 @@ class LinkCrossing(Crossing):
         return True
 
 
+class LinkPart(ClientPart):
+    """A part without the edges that are held out; pairs of nodes are counted, not nodes."""
+
+    def __init__(self, whole: ClientPart, split: LinkSplit, config: RunConfig) -> None:
+        super().__init__(split.part, config.model)
+        self.edge_values = whole.edge_values
+        self._pairs = split.pairs
+        self._group_size = objective_of(config).group_size
+
+    def counts(self) -> dict[str, int]:
+        """Return how many pairs it counts of each use."""
+        return {use: len(self._pairs[use]) * self._group_size(use) for use in USES}
+
+    def label_uses(self) -> tuple[int, ...]:
+        """Return the uses of edges, which are of one class."""
+        return (uses_of(self.counts()),)
+
+    def class_counts(self) -> tuple[int, ...]:
+        """Return counts of edges by use, which are of one class."""
+        return tuple(count * (use in self.uses) for use, count in self.counts().items())
+
+
 class LinkClient(LazyClient):
     """Answers as a :class:`.LazyClient` does; what it counts are pairs of nodes.
 
@@ -74,11 +97,11 @@ class LinkClient(LazyClient):
     def __init__(self, partition: GraphPartition, config: RunConfig, **kept: Any) -> None:
         super().__init__(partition, config, **kept)
         if self._predictions is None:
-            split = LinkSplit.of(self._partition, split=config.split_name, seed=config.seed)
+            split = LinkSplit.of(self.part.graph, split=config.split_name, seed=config.seed)
         else:
-            split = LinkSplit.whole(self._partition)
-        self._links: LinkSplit = split
-        self._partition = split.part
+            split = LinkSplit.whole(self.part.graph)
+        self._links = split
+        self.part = LinkPart(self.part, split, config)
         assert isinstance(self.crossing, LinkCrossing)
         self.crossing.read(split.part)
 
@@ -90,16 +113,8 @@ class LinkClient(LazyClient):
         """
         if self._predictions is None:
             for non_edges in (self._links.unseen, self._links.known):
-                non_edges.check(self._partition.client)
+                non_edges.check(self.part.graph.client)
         return replace(super().hello(request), classes=1)
-
-    def _label_uses(self) -> tuple[int, ...]:
-        """Return the uses of edges, which are of one class."""
-        return (uses_of(self._counts()),)
-
-    def _class_counts(self) -> tuple[int, ...]:
-        """Return counts of edges by use, which are of one class."""
-        return tuple(count * (use in self._uses) for use, count in self._counts().items())
 
     def _predicted(
         self, trainer: StageTrainer, request: PredictRequest
@@ -108,7 +123,7 @@ class LinkClient(LazyClient):
         assert isinstance(trainer, LinkTrainer)
         found = trainer.suggested(request.weights, MOST_SUGGESTED)
         answer = PredictAnswer(
-            nodes=self._partition.num_inner,
+            nodes=self.part.graph.num_inner,
             train=0,
             train_correct=0,
             validation=0,
@@ -116,12 +131,7 @@ class LinkClient(LazyClient):
             test=0,
             test_correct=0,
         )
-        return predict_links(self._partition, *found), answer
-
-    def _counts(self) -> dict[str, int]:
-        """Return how many pairs it counts of each use."""
-        pairs, group_size = self._links.pairs, objective_of(self._config).group_size
-        return {use: len(pairs[use]) * group_size(use) for use in USES}
+        return predict_links(self.part.graph, *found), answer
 
     def _new_trainer(self, stage: int, digest: bytes) -> LinkTrainer:
         if not stage:
@@ -133,7 +143,7 @@ class LinkClient(LazyClient):
             self.shape,
             stage,
             self.crossing.crossed(stage, digest),
-            self._links.only(self._uses),
+            self._links.only(self.part.uses),
             seed=config.seed,
             recipe=self._made.recipe,
             negatives=config.negatives,

@@ -1,4 +1,8 @@
-"""Which edges of a part are trained on, and whether a layer takes what they weigh and carry."""
+"""A client's part as its model reads it, and what may be told of it.
+
+Which edges are trained on, and whether a layer takes what they weigh and carry; how many nodes
+there are of each use and class.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,77 @@ from retexo_fl.graph.keys import quoted
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.masking.agreement import USES
+from retexo_fl.training.label_facts import class_counts, classes_by_use
+from retexo_fl.training.stage_pass import NodeSets
 
 logger = logging.getLogger(__name__)
+
+
+class ClientPart:
+    """A client's part as its model reads it, and the nodes that it may add to sums.
+
+    Args:
+        graph: The part; without peers where edges to them are dropped.
+        model: Name of the model.
+
+    Attributes:
+        graph: The part as the model's layers read it.
+        edge_values: What its edges weigh and carry, also what the model does not read.
+        uses: Of :data:`.USES`, what it adds to sums: to others it adds zeros.
+        nodes: Its labelled nodes of these uses.
+
+    Raises:
+        PartitionError: As :func:`check_edges`; likewise ``PluginError``.
+    """
+
+    def __init__(self, graph: GraphPartition, model: str) -> None:
+        check_edges(model, graph)
+        self.edge_values = graph.edge_values
+        self.graph = as_read(model, graph)
+        self.uses = frozenset(USES)
+        self.nodes = node_sets(self.graph)
+
+    def restrict(self, uses: frozenset[str]) -> None:
+        """Add nothing to sums of other uses than these."""
+        self.uses = uses
+        self.nodes = node_sets(self.graph).only(uses)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Uses to whose sums it adds zeros."""
+        return frozenset(USES) - self.uses
+
+    @property
+    def train_labels(self) -> np.ndarray:
+        """Labels of its train nodes, as stored."""
+        return self._labels_by_use()["train"]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many nodes, or pairs, it has of each use, also of those not added to sums."""
+        return {use: len(rows) for use, rows in node_sets(self.graph).by_use.items()}
+
+    def label_uses(self) -> tuple[int, ...]:
+        """Return the (C,) uses of each class: see :func:`.classes_by_use`."""
+        return classes_by_use(self._labels_by_use(), self.graph.num_classes)
+
+    def class_counts(self) -> tuple[int, ...]:
+        """Return the (3 C,) nodes of each class by use: see :func:`.class_counts`."""
+        return class_counts(self._labels_by_use(), self.graph.num_classes)
+
+    def _labels_by_use(self) -> dict[str, np.ndarray]:
+        nodes = self.nodes
+        return {use: np.asarray(nodes.labels[rows]) for use, rows in nodes.by_use.items()}
+
+
+def node_sets(partition: GraphPartition) -> NodeSets:
+    """Return the labelled inner nodes by use."""
+    return NodeSets(
+        train=np.flatnonzero(partition.train_mask),
+        validation=np.flatnonzero(partition.val_mask),
+        test=np.flatnonzero(partition.test_mask),
+        labels=np.asarray(partition.labels),
+    )
 
 
 def without_peers(partition: GraphPartition) -> GraphPartition:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from retexo_fl.client.edge_fit import (
+from retexo_fl.client.part import (
     as_read,
     check_edges,
     note_unused_edges,

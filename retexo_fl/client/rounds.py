@@ -1,0 +1,93 @@
+"""A client's part in rounds: weights to start from, and what training and judging came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from retexo_fl.client.answers import evaluate_answer, train_answer
+from retexo_fl.client.api import EvaluateAnswer, EvaluateRequest, TrainAnswer, TrainRequest
+from retexo_fl.client.client import GraphClient
+from retexo_fl.ledger import PeerTraffic
+from retexo_fl.training.rounds import Steps
+from retexo_fl.training.selection import Score
+from retexo_fl.training.tally import LayerUpdate, Tally
+
+AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
+
+
+class TrainingClient(GraphClient):
+    """A client that is trained in rounds; how, a way of training says (``methods/``)."""
+
+    # ---- a round in steps, between which vectors cross -----------------------------------------
+
+    def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
+        """Answer a ``train.layer`` in steps between which vectors cross; here there is one."""
+        yield from ()
+        return self.ask(request)
+
+    def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
+        """Answer an ``evaluate.layer`` as :meth:`train_steps` does a ``train.layer``."""
+        yield from ()
+        return self.ask(request)
+
+    def finished(
+        self,
+        request: TrainRequest | EvaluateRequest,
+        answer: AnyAnswer,
+        moved: Mapping[str, PeerTraffic],
+    ) -> AnyAnswer:
+        """Return what steps have answered, with what crossed for it, by purpose."""
+        del request, moved
+        return answer
+
+    # ---- what a round is made of, and what it came to -------------------------------------------
+
+    def _start(
+        self, request: TrainRequest, size: int
+    ) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Return the (size,) weights that a round starts from, and the correction of its steps.
+
+        None if the request changes weights that are not held.
+        """
+        if self._config.local_correction == "none" or request.ticket.round < 2:
+            weights = self._weights(request, size)
+            return None if weights is None else (weights, None)
+        both = self._weights(request, 2 * size)
+        return None if both is None else (both[:size], both[size:])
+
+    def _train_answer(
+        self, request: TrainRequest, update: LayerUpdate | None, weights: np.ndarray
+    ) -> TrainAnswer:
+        again = self._is_again(request)
+        if update is None:
+            return self._sealing.answered(request, None, weights, len(weights), again=again)
+        if "train" not in self.part.uses:
+            # Peers' nodes, too, give a gradient.
+            update = replace(update, update_sum=np.zeros_like(update.update_sum))
+        answer = train_answer(update, self.weights.coded(request, update))
+        values = update.update_sum
+        return self._sealing.answered(
+            request, answer, weights, len(values), values=values, again=again
+        )
+
+    def _judged(
+        self, request: EvaluateRequest, tally: Tally | None, weights: np.ndarray
+    ) -> EvaluateAnswer:
+        answer = None
+        if tally is not None:
+            own: tuple[float, ...] = ()
+            if self._config.per_client_metrics and request.nodes == "test":
+                own = self._own_figure(tally)
+            answer = evaluate_answer(tally, own)
+        again = self._is_again(request)
+        return self._sealing.answered(request, answer, weights, again=again)
+
+    def _own_figure(self, tally: Tally) -> tuple[float, ...]:
+        """Return what the metric makes of its own nodes alone; nothing where that is undefined."""
+        counts_right = self._config.goal.counts_right
+        value = Score.of(tally, self._made.recipe.metric, counts_right=counts_right).value
+        return () if value is None else (value,)
