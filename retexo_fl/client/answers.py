@@ -28,7 +28,7 @@ from retexo_fl.client.api import (
     PredictRequest,
     PublishAnswer,
     Request,
-    Sums,
+    SparseSums,
     TrainAnswer,
     TrainRequest,
     question_of,
@@ -114,8 +114,9 @@ class Count:
     Attributes:
         name: Of the field.
         length: How many counts it has; None where that is not known.
-        is_list: It is a list of them, also if that has one; else a number, or :class:`.Sums`.
-        over: Field that counts the nodes which :class:`.Sums` are over: of none there are none.
+        is_list: It is a list of them, also if that has one; else a number, or :class:`.SparseSums`.
+        over: Field that counts the nodes which :class:`.SparseSums` are over: of none there are
+            none.
         of: Field of the hello that it is at most; empty where nothing else tells of it.
         least: What it is at least, if the hello has so many; None: as many as the hello.
     """
@@ -241,7 +242,7 @@ def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
         validation_examples=update.validation.count,
         validation_loss_sum=update.validation.loss_sum,
         validation_correct=update.validation.correct,
-        validation_metric=Sums.of(update.validation.metric_sums),
+        validation_metric=SparseSums.of(update.validation.metric_sums),
     )
 
 
@@ -290,7 +291,7 @@ def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
         examples=tally.count,
         loss_sum=tally.loss_sum,
         correct=tally.correct,
-        metric=Sums.of(tally.metric_sums),
-        report=Sums.of(tally.report_sums),
+        metric=SparseSums.of(tally.metric_sums),
+        report=SparseSums.of(tally.report_sums),
         own=own,
     )

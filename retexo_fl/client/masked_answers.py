@@ -25,15 +25,14 @@ from retexo_fl.client.api import (
     GramRequest,
     LabelsRequest,
     Request,
-    Sums,
+    SparseSums,
     TrainRequest,
     question_of,
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.step import SharedStep
-from retexo_fl.masking.streams import WIDE, Form, long_words
-from retexo_fl.masking.streams import Sums as MaskSums
+from retexo_fl.masking.streams import WIDE, Form, Sums, long_words
 from retexo_fl.training.label_facts import digits_of, number_of_digits
 from retexo_fl.units import format_counted
 from retexo_fl.updates.masked import MaskedUpdates
@@ -94,7 +93,7 @@ class _Array:
         narrow, cut = _whole([(sums, values)], -most, most)
         return _NOTHING, narrow, _NOTHING, cut
 
-    def value(self, total: MaskSums) -> Any:
+    def value(self, total: Sums) -> Any:
         """Return what sums of such numbers say."""
         narrow, wide, _ = total.signed()
         if self.long:
@@ -161,7 +160,7 @@ def numbers_of(
     *,
     terms: int,
     cut: int = 0,
-) -> MaskSums:
+) -> Sums:
     """Return a client's answer as numbers.
 
     Args:
@@ -187,7 +186,7 @@ def numbers_of(
     return form.filled(narrow, np.concatenate([long, sums, beside, [cut]]), counts)
 
 
-def answer_of_sum(request: Request[Any], total: MaskSums, facts: SumFacts) -> Any:
+def answer_of_sum(request: Request[Any], total: Sums, facts: SumFacts) -> Any:
     """Return the sum of all answers as one: an answer of the question's own class.
 
     Raises:
@@ -242,7 +241,9 @@ def _field_of(item: Declared, numbers: np.ndarray, *, of_none: bool) -> Any:
             "numbers of its own choice, or masks were not equal"
         )
     if item.over:
-        return Sums() if of_none or not len(values) else Sums.of(values.astype(np.float64))
+        return (
+            SparseSums() if of_none or not len(values) else SparseSums.of(values.astype(np.float64))
+        )
     return tuple(values.tolist()) if item.is_list else values[0].item()
 
 
@@ -255,7 +256,7 @@ def _whole(told: Sequence[tuple[Declared, Any]], above: int, below: int) -> tupl
     for item, value in told:
         length = item.length or 0
         into = found[at : at + length]
-        if not isinstance(value, Sums):
+        if not isinstance(value, SparseSums):
             into[:] = value
         else:
             # None of no nodes; all answers have the same form.

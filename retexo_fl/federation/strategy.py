@@ -145,7 +145,7 @@ class LazyMessagePassing(Strategy):
             self.joined.messenger.wait_at_most(timeout)
         if self._done == self.stages:
             raise ConfigurationError(f"layers: all {counted(self._done, 'stage')} are trained")
-        hooks = _Hooks(
+        runner = _HookRunner(
             strategy=self,
             grid=grid,
             first=records.weights_of(initial_arrays) if initial_arrays else None,
@@ -154,15 +154,15 @@ class LazyMessagePassing(Strategy):
             evaluate_config=evaluate_config or ConfigRecord(),
             evaluate_fn=evaluate_fn,
         )
-        self.training.hooks = hooks
+        self.training.runner = runner
         for _ in self._script:
             break
         else:
             raise ConfigurationError("the training has failed; expected a new strategy")
         self._done += 1
         outcome = self.joined.job.outcomes[self._done - 1]
-        hooks.result.arrays = records.weights_record(outcome.weights)
-        return hooks.result
+        runner.result.arrays = records.weights_record(outcome.weights)
+        return runner.result
 
     def test(self, grid: Grid) -> MetricRecord:
         """Evaluate the trained model on all test nodes; the clients then forget the job.
@@ -178,11 +178,11 @@ class LazyMessagePassing(Strategy):
             left = counted(self.stages - self._done, "stage")
             raise ConfigurationError(f"layers: {left} left to train; expected none before the test")
         assert self._script is not None, "start() comes first"
-        hooks = self.training.hooks = _Hooks(strategy=self, grid=grid)
+        runner = self.training.runner = _HookRunner(strategy=self, grid=grid)
         for _ in self._script:
             pass
-        assert hooks.tested is not None, "the test asks for nodes"
-        return hooks.tested
+        assert runner.tested is not None, "the test asks for nodes"
+        return runner.tested
 
     def carried(
         self, messages: Iterable[Message], grid: Grid, *, after: int | None = None
@@ -395,8 +395,10 @@ class LazyMessagePassing(Strategy):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Hooks:
-    """Carries out the rounds of a stage, or the test, by a strategy's hooks: see :class:`.Hooks`.
+class _HookRunner:
+    """Carries out the rounds of a stage, or the test, by a strategy's hooks.
+
+    See :class:`.StageRunner`.
 
     Attributes:
         strategy: Whose hooks.

@@ -59,7 +59,7 @@ class Follower:
             logger.warning(line)
 
 
-class Hooks(Protocol):
+class StageRunner(Protocol):
     """Carries out the rounds of a stage."""
 
     @property
@@ -96,11 +96,11 @@ class Training:
         config: What to train.
         joined: The clients.
         follower: Is told how it goes on.
-        hooks: Carries out the rounds of a stage; set before the script goes on.
+        runner: Carries out the rounds of a stage; set before the script goes on.
         stage: The stage that was opened last.
     """
 
-    hooks: Hooks
+    runner: StageRunner
     stage: StageTraining
 
     def __init__(
@@ -166,7 +166,7 @@ class Training:
         job = self.joined.job
         state = state or job.stage_state(stage)
         if state is None:
-            first = self.hooks.first
+            first = self.runner.first
             state = StageState.first(self.initial(stage) if first is None else first)
         corrected = self.config.local_correction == "scaffold"
         self.stage = (CorrectedStage if corrected else StageTraining)(
@@ -178,8 +178,8 @@ class Training:
             label_facts=job.label_facts,
             codec=self._codec,
         )
-        self.hooks.begin(self.stage.weights)
-        return StageLoop(self.config, job.ledger, self.stage, rounds=self.hooks.rounds)
+        self.runner.begin(self.stage.weights)
+        return StageLoop(self.config, job.ledger, self.stage, rounds=self.runner.rounds)
 
     def train_round(self, loop: StageLoop) -> None:
         """Train a round of an open stage."""
@@ -189,7 +189,7 @@ class Training:
         due, self._due = self._due, None
         # Of the round before, which this round's answers validate.
         before = loop.known()
-        score = self.hooks.train(stage, after=due)
+        score = self.runner.train(stage, after=due)
         known = loop.closed(before, score) if before["round"] else None
         self.follower.round_done(known, stage, last=not loop.wants_round)
 
@@ -197,7 +197,7 @@ class Training:
         """Close a stage: validate its last weights, unless patience was lost; keep the best."""
         stage = loop.stage
         if not loop.has_lost_patience:
-            score = self.hooks.validate_last(stage)
+            score = self.runner.validate_last(stage)
             self.follower.validated(loop.closed(loop.known(), score))
         self.keep(stage.outcome())
 
@@ -208,7 +208,7 @@ class Training:
 
     def finish(self) -> None:
         """Evaluate the trained model on all test nodes; the clients then forget the job."""
-        self.hooks.test(self.joined.job.outcomes[-1].weights)
+        self.runner.test(self.joined.job.outcomes[-1].weights)
         self.follower.tested(self.config, self.joined.job.untold)
 
 

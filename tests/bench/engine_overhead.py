@@ -29,7 +29,7 @@ from retexo_fl.client.api import (
     PredictRequest,
     PublishAnswer,
     PublishRequest,
-    Sums,
+    SparseSums,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -49,7 +49,7 @@ _TARGET_MS: Final = 1.0
 _WIDTHS: Final = {"5 k weights": 64, "92 k weights": 1433}
 _HIDDEN, _CLASSES = 64, 10
 #: One test node, of the first class, and found to be.
-_REPORT = Sums.of(np.eye(1, _CLASSES**2)[0])
+_REPORT = SparseSums.of(np.eye(1, _CLASSES**2)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class IdleClient(Answering):
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`ClientApi`."""
-        report = _REPORT if request.nodes == "test" else Sums()
+        report = _REPORT if request.nodes == "test" else SparseSums()
         return EvaluateAnswer(examples=1, loss_sum=0.5, correct=1, report=report)
 
     def predict(self, request: PredictRequest) -> PredictAnswer:

@@ -181,13 +181,13 @@ def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> N
 
 def test_over_no_nodes_there_are_no_sums() -> None:
     declared = sums_of(ASKED, SumFacts(metric=2))
-    told = {name: api.Sums.of(np.ones(2)) for name in ("validation_metric", "test_metric")}
+    told = {name: api.SparseSums.of(np.ones(2)) for name in ("validation_metric", "test_metric")}
     answer = replace(PREDICTED, **cast(Any, told))
     check_sums(hello_of(1), answer, declared)
     none = replace(answer, test=0, test_correct=0)
     with pytest.raises(RemoteProtocolError, match="^client 1: test-metric-length is 2; expected 0"):
         check_sums(hello_of(1, test=0), none, declared)
-    check_sums(hello_of(1, test=0), replace(none, test_metric=api.Sums()), declared)
+    check_sums(hello_of(1, test=0), replace(none, test_metric=api.SparseSums()), declared)
 
 
 def test_squares_add_up_to_no_less_than_0() -> None:
@@ -199,6 +199,6 @@ def test_squares_add_up_to_no_less_than_0() -> None:
 
 
 def test_sums_of_predictions_are_finite() -> None:
-    sums = api.Sums(length=2, places=(1,), values=(math.nan,))
+    sums = api.SparseSums(length=2, places=(1,), values=(math.nan,))
     with pytest.raises(TrainingDiverged, match="^client 1: test-metric-values is nan"):
         check_sums(hello_of(1), replace(PREDICTED, test_metric=sums), sums_of(ASKED, SumFacts()))

@@ -17,7 +17,7 @@ MOST_SUMS: Final = 2**19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
+class SparseSums:
     """A vector of sums over nodes, most of them zero, as it travels.
 
     Attributes:
@@ -104,7 +104,7 @@ class TrainAnswer:
     validation_examples: int
     validation_loss_sum: float
     validation_correct: int
-    validation_metric: Sums = field(default_factory=Sums)
+    validation_metric: SparseSums = field(default_factory=SparseSums)
     training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
@@ -146,8 +146,8 @@ class EvaluateAnswer:
     examples: int = field(metadata=named("num-examples"))
     loss_sum: float
     correct: int
-    metric: Sums = field(default_factory=Sums)
-    report: Sums = field(default_factory=Sums)
+    metric: SparseSums = field(default_factory=SparseSums)
+    report: SparseSums = field(default_factory=SparseSums)
     own: tuple[float, ...] = ()
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None

@@ -20,7 +20,7 @@ from retexo_fl.client.api import (
     EvaluateAnswer,
     HelloAnswer,
     PublishAnswer,
-    Sums,
+    SparseSums,
 )
 from retexo_fl.client.schema import key_of
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
@@ -113,7 +113,7 @@ def check_sums(hello: HelloAnswer, answer: object, declared: Iterable[Declared])
     with named(hello.client):
         for item in declared:
             name, value = key_of(type(answer), item.name), getattr(answer, item.name)
-            if isinstance(value, Sums):
+            if isinstance(value, SparseSums):
                 _demand_finite(hello.client, f"{name}-values", *value.values)
                 length = item.length if getattr(answer, item.over) else 0
                 if length is not None and value.length != length:

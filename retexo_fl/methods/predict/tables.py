@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.client.api import PredictAnswer, Sums
+from retexo_fl.client.api import PredictAnswer, SparseSums
 from retexo_fl.errors import LocalProtocolError, TrainingDiverged
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.predict.files import LinkPredictions, Predictions
@@ -103,11 +103,11 @@ def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor, recipe: Recipe) ->
     def right(rows: np.ndarray) -> int:
         return int(count_right(outputs[rows], label_tensor(nodes.labels[rows])))
 
-    def added_up(rows: np.ndarray) -> Sums:
+    def added_up(rows: np.ndarray) -> SparseSums:
         if recipe.metric is None or not len(rows):
-            return Sums()
+            return SparseSums()
         answers, labels = recipe.in_units(outputs[rows]), label_tensor(nodes.labels[rows])
-        return Sums.of(metric_sums(recipe.metric, answers, labels))
+        return SparseSums.of(metric_sums(recipe.metric, answers, labels))
 
     return PredictAnswer(
         nodes=len(outputs),

@@ -24,7 +24,7 @@ def propagate(training: Training) -> Script:
         yield
     training.exchange(last)
     scored = training.open(last).stage
-    training.hooks.validate_last(scored)
+    training.runner.validate_last(scored)
     training.keep(scored.outcome())
     yield
     training.finish()

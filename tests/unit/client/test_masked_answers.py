@@ -26,7 +26,7 @@ from retexo_fl.client.api import (
     PredictAnswer,
     PredictRequest,
     Request,
-    Sums,
+    SparseSums,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -63,7 +63,7 @@ def trained(client: int) -> TrainAnswer:
         validation_examples=client,
         validation_loss_sum=2.25,
         validation_correct=2,
-        validation_metric=Sums.of(np.array([1.0, 0.0, client])),
+        validation_metric=SparseSums.of(np.array([1.0, 0.0, client])),
     )
 
 
@@ -72,8 +72,8 @@ def judged(client: int) -> EvaluateAnswer:
         examples=7 * client,
         loss_sum=0.375,
         correct=client,
-        metric=Sums.of(np.array([2.0, client, 0.0])),
-        report=Sums.of(np.arange(4.0)) if client else Sums(),
+        metric=SparseSums.of(np.array([2.0, client, 0.0])),
+        report=SparseSums.of(np.arange(4.0)) if client else SparseSums(),
     )
 
 
@@ -114,12 +114,12 @@ def test_the_sum_of_judgements_says_what_clients_say_together(lengths: SumFacts)
     assert found.metric.array().tolist() == [6, 3, 0]
     assert found.report.array().tolist() == [0, 2, 4, 6]
     # Of validation nodes there is no report; of no nodes nothing.
-    plain = [replace(answer, report=Sums()) for answer in answers]
+    plain = [replace(answer, report=SparseSums()) for answer in answers]
     found = added(asked_to_judge("validation"), lengths, plain, np.zeros(0))
-    assert found.report == Sums()
-    none = replace(judged(0), metric=Sums(), report=Sums())
+    assert found.report == SparseSums()
+    none = replace(judged(0), metric=SparseSums(), report=SparseSums())
     found = added(asked_to_judge("test"), lengths, [none] * 3, np.zeros(0))
-    assert (found.metric, found.report) == (Sums(), Sums())
+    assert (found.metric, found.report) == (SparseSums(), SparseSums())
 
 
 def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None:
@@ -140,7 +140,7 @@ def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None
         "validation_correct": 2,
     }
     metrics: dict[str, Any] = {
-        name: Sums.of(np.ones(3)) for name in ("validation_metric", "test_metric")
+        name: SparseSums.of(np.ones(3)) for name in ("validation_metric", "test_metric")
     }
     predicted = PredictAnswer(nodes=9, **counts, test=4, test_correct=0, **metrics)
     asked = PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv", set_name="set")
@@ -168,7 +168,7 @@ def test_a_count_is_from_none_to_all_that_there_are(uses: int, cut: int) -> None
 
 
 def test_a_metric_that_says_it_counts_and_does_not_is_counted_as_cut() -> None:
-    wrong = replace(judged(1), metric=Sums.of(np.array([0.5, np.nan, 0.0])))
+    wrong = replace(judged(1), metric=SparseSums.of(np.array([0.5, np.nan, 0.0])))
     with pytest.raises(TrainingDiverged, match=r"evaluate\.layer: 6 values of all clients"):
         added(asked_to_judge("test"), COUNTS, [wrong] * 3, np.zeros(0))
 

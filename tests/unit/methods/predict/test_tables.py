@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from retexo_fl.client.api import PredictAnswer, Sums
+from retexo_fl.client.api import PredictAnswer, SparseSums
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import TrainingDiverged
@@ -70,5 +70,5 @@ def test_right_nodes_are_counted_by_use() -> None:
     )
     assert counted["accuracy"] == expected
     # Hits, predictions and nodes by class: one is of class 2, and predicted as 0.
-    sums = Sums(length=18, places=(6, 14), values=(1.0, 1.0))
+    sums = SparseSums(length=18, places=(6, 14), values=(1.0, 1.0))
     assert counted["macro-f1"] == replace(expected, validation_metric=sums)
