@@ -80,6 +80,11 @@ class UpdateCodec(Protocol):
         """How weights travel."""
         ...
 
+    @property
+    def cut_share(self) -> float:
+        """Which share of a round's values may exceed their steps without a word."""
+        ...
+
     def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
         """Return what a stage's first round's updates are encoded by; may be empty.
 
@@ -106,10 +111,6 @@ class UpdateCodec(Protocol):
             largest: Of this round's updates, the maxima of :meth:`measure`.
             before: What they were encoded by.
         """
-        ...
-
-    def most_cut(self, values: int) -> int:
-        """Return how many of so many values may exceed their steps without a word."""
         ...
 
     def encode_update(
@@ -171,7 +172,12 @@ class PlainUpdates:
     Args:
         keeps_zeros: Sends updates as they are.
         weights: How weights travel.
+
+    Attributes:
+        cut_share: See :class:`UpdateCodec`; steps reach all values.
     """
+
+    cut_share: float = 0.0
 
     def __init__(self, *, keeps_zeros: bool = False, weights: WeightCodec = WHOLE_WEIGHTS) -> None:
         self._keeps_zeros = keeps_zeros
@@ -191,10 +197,6 @@ class PlainUpdates:
         """See :class:`UpdateCodec`; there are none."""
         del largest, before
         return b""
-
-    def most_cut(self, values: int) -> int:
-        """See :class:`UpdateCodec`; none are."""
-        return 0 * values
 
     def encode_update(
         self,

@@ -81,6 +81,8 @@ class MaskedUpdates(PlainUpdates):
     def __init__(self, *, update_bits: int = 32, weights: WeightCodec = WHOLE_WEIGHTS) -> None:
         super().__init__(weights=weights)
         self._bits = update_bits
+        # Grids of few bits leave out the largest values.
+        self.cut_share = 0.0 if update_bits == _WIDE_BITS else 0.01
 
     @staticmethod
     @lru_cache(maxsize=4)
@@ -121,10 +123,6 @@ class MaskedUpdates(PlainUpdates):
         sizes = np.sqrt(np.sqrt(np.maximum(powers, 0))) * shared.grid.reach(exponents)
         grid = SharedGrid.of_bits(self._bits, shared.terms).grid
         return _HEAD.pack(self._bits, shared.terms) + grid.steps(sizes)
-
-    def most_cut(self, values: int) -> int:
-        """Return none with 32 bits; of few a hundredth: their grids leave out the largest."""
-        return 0 if self._bits == _WIDE_BITS else values // 100
 
     def encode_update(
         self,

@@ -16,7 +16,7 @@ BOUNDS: Final = {
     "modules of a round": 45,
     "functions of a round": 221,
     "modules that masks add to it": 10,
-    "functions that masks add to it": 64,
+    "functions that masks add to it": 63,
     "modules that lean adds to it": 6,
     "functions that lean adds to it": 38,
     "modules of a row over TCP": 45,

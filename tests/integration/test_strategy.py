@@ -173,7 +173,7 @@ class Scrambled:
     """Sends bytes in an order that follows from the key: a codec whose ends must agree."""
 
     def __init__(self) -> None:
-        self.weights = Inverted()
+        self.weights, self.cut_share = Inverted(), 0.0
         self.keys: set[UpdateKey] = set()
         self.steps_of: dict[tuple[int, int], set[bytes]] = {}
         self.last = b""
@@ -190,9 +190,6 @@ class Scrambled:
         assert before in {b"", self.last}
         self.last = largest.tobytes()
         return self.last
-
-    def most_cut(self, values: int) -> int:
-        return 0
 
     def encode_update(
         self,

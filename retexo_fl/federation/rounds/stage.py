@@ -190,7 +190,7 @@ class StageTraining:
         """Note whose updates a masked round added up, and how much of them was cut."""
         self.summed = len(answered.intersection(self.training_clients))
         self.cut = int(sum(one[-1] for one in measured))
-        if self.cut > self._codec.most_cut(len(self.weights) * self.summed):
+        if self.cut > self._codec.cut_share * (len(self.weights) * self.summed):
             logger.warning(
                 "stage %d, round %d: %s of %s exceeded what their steps reach and were cut; the "
                 "next round's steps reach them",

@@ -65,9 +65,9 @@ def test_the_first_grid_reaches_the_largest_update_and_not_much_further(
     assert codec.encode_update(np.full(SIZE, 2.001 * largest), key, steps)[-1] == SIZE
 
 
-@pytest.mark.parametrize(("bits", "most"), [(32, 0), (8, 7), (1, 7)])
-def test_a_hundredth_of_few_bits_may_be_cut(bits: int, most: int) -> None:
-    assert MaskedUpdates(update_bits=bits).most_cut(799) == most
+@pytest.mark.parametrize(("bits", "share"), [(32, 0.0), (8, 0.01), (1, 0.01)])
+def test_a_hundredth_of_few_bits_may_be_cut(bits: int, share: float) -> None:
+    assert MaskedUpdates(update_bits=bits).cut_share == share
 
 
 @pytest.mark.parametrize("steps", [b"", b"\x20\0\0\0", b"\x10\3\0\0\0", b"\x20\0\0\0\0"])
