@@ -9,15 +9,8 @@ from typing import Final
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.api.settling import Asked, fitted
-from retexo_fl.config import (
-    DEFAULT_PROFILE,
-    RunConfig,
-    Scalar,
-    config_values,
-    default_values,
-    make_config,
-    profile_values,
-)
+from retexo_fl.config import RunConfig, Scalar, config_values, default_values, make_config
+from retexo_fl.config.profiles import DEFAULT_PROFILE, profile_values
 from retexo_fl.errors import InputError
 from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.run_log.profile import ChosenProfile

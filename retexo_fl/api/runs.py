@@ -22,13 +22,8 @@ from retexo_fl.api.training import (
     what_now,
 )
 from retexo_fl.api.values import Partitions, asked_for, check_importable, takes_keys
-from retexo_fl.config import (
-    RunConfig,
-    config_values,
-    make_config,
-    named_plugins,
-    read_config_file,
-)
+from retexo_fl.config import RunConfig, config_values, make_config, named_plugins
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError, RetexoError, RunDirectoryError
 from retexo_fl.files import file_stamp
 from retexo_fl.run_log.events import Event, RoundClosed, StageClosed

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from retexo_fl.config import (
     DATA_PATH_KEYS,
-    END_TO_END,
-    FITTED,
     RunConfig,
     Scalar,
     config_values,
-    default_profile,
-    fitted_values,
     free_keys,
-    leaving,
     make_config,
     named_plugins,
-    profile_values,
-    read_config_file,
 )
 from retexo_fl.config.checks import OF_TABLES
+from retexo_fl.config.file import read_config_file
 from retexo_fl.config.goals import goal_of
+from retexo_fl.config.profiles import (
+    END_TO_END,
+    FITTED,
+    default_profile,
+    fitted_values,
+    leaving,
+    profile_values,
+)
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from retexo_fl.masking import MASKED
 from retexo_fl.methods.keys import check_algorithm

@@ -26,12 +26,8 @@ from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import FOLDER, SweepGraph
 from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, takes_keys, values_of, with_frames
-from retexo_fl.config import (
-    Scalar,
-    check_value,
-    named_plugins,
-    profile_values,
-)
+from retexo_fl.config import Scalar, check_value, named_plugins
+from retexo_fl.config.profiles import profile_values
 from retexo_fl.config.run_config import widened
 from retexo_fl.errors import (
     CheckpointError,

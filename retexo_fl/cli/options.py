@@ -11,15 +11,8 @@ import typer
 from rich.markup import escape
 
 from retexo_fl.cli.help_text import styled
-from retexo_fl.config import (
-    PROFILES,
-    Scalar,
-    default_values,
-    field_of,
-    key_infos,
-    key_of,
-    parse_value,
-)
+from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
+from retexo_fl.config.profiles import PROFILES
 
 Values = dict[str, Scalar]
 

@@ -31,7 +31,8 @@ from retexo_fl.cli.superlink import (
     deployed_values,
     deployment_address,
 )
-from retexo_fl.config import FITTED, RunConfig, config_values, named_plugins, panels
+from retexo_fl.config import RunConfig, config_values, named_plugins, panels
+from retexo_fl.config.profiles import FITTED
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json

@@ -13,8 +13,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from retexo_fl.client.part import check_edges, note_unused_edges
-from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
+from retexo_fl.config import AUTO_FEATURES, RunConfig
 from retexo_fl.config.goals import AUTO
+from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.config.value_forms import OF_ONE_CLASS
 from retexo_fl.dates import Moment
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError

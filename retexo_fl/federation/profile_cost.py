@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from retexo_fl.client.api import HelloAnswer
-from retexo_fl.config import DEFAULT_PROFILE, RunConfig, config_values, make_config, profile_values
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config.profiles import DEFAULT_PROFILE, profile_values
 from retexo_fl.errors import InputError
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.masking.agreement import USES

@@ -15,13 +15,8 @@ from typing import BinaryIO, Final
 import numpy as np
 import tomli_w
 
-from retexo_fl.config import (
-    PLACE_KEYS,
-    RunConfig,
-    config_values,
-    make_config,
-    read_config_file,
-)
+from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import CheckpointError, RunDirectoryError
 from retexo_fl.federation.checkpoints import (
     Checkpoint,

@@ -10,14 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from retexo_fl.config import (
-    RunConfig,
-    client_plugins,
-    config_values,
-    make_config,
-    named_plugins,
-    read_config_file,
-)
+from retexo_fl.config import RunConfig, client_plugins, config_values, make_config, named_plugins
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import (
     CheckpointError,
     PartitionError,

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final
 
 from retexo_fl.client.preparation import graph_facts, make_parts
-from retexo_fl.config import PROFILES, Scalar, fitted_values, make_config
+from retexo_fl.config import Scalar, make_config
+from retexo_fl.config.profiles import PROFILES, fitted_values
 from sims.catalogue import Setting
 from sims.outcome import Axes, Check, Draw, Figures, Outcome
 from sims.sweep import ACCURACY, MOVED, Column, Sweep

@@ -20,7 +20,8 @@ from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity, client_of, make_identity, parse_certificate
 from retexo_fl.channels.owner_words import Release
 from retexo_fl.channels.roster import Member, Roster
-from retexo_fl.config import config_values, make_config, read_config_file
+from retexo_fl.config import config_values, make_config
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import InputError
 from retexo_fl.graph.parts.peers import peers_of, read_peers
 from retexo_fl.graph.recipes import (

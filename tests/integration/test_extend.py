@@ -15,7 +15,8 @@ import pytest
 import retexo_fl
 from retexo_fl.cli import run_command
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import make_config, read_config_file
+from retexo_fl.config import make_config
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError, RunDirectoryError
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.runs import (

@@ -15,14 +15,8 @@ import pytest
 
 import retexo_fl
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import (
-    PROFILES,
-    config_values,
-    default_values,
-    key_infos,
-    leaving,
-    make_config,
-)
+from retexo_fl.config import config_values, default_values, key_infos, make_config
+from retexo_fl.config.profiles import PROFILES, leaving
 from retexo_fl.errors import InputError, Interrupted
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.run_log.profile import ChosenProfile

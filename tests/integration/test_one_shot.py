@@ -13,7 +13,8 @@ import pytest
 from retexo_fl.client.api import GramRequest, Ticket
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import PROFILES, make_config
+from retexo_fl.config import make_config
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import (
     ConfigurationError,
     LocalProtocolError,

@@ -17,7 +17,7 @@ from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.api import CollectRequest
 from retexo_fl.client.moved import moved_length
 from retexo_fl.client.preparation import load_parts
-from retexo_fl.config import PROFILES
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.graph import Graph, Split
 from retexo_fl.graph.splits import make_split
 from retexo_fl.ledger import SERVER, TrafficLedger

@@ -13,7 +13,7 @@ import pytest
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import LAZY_PROFILES, PROFILES
+from retexo_fl.config.profiles import LAZY_PROFILES, PROFILES
 from tests.support.cli import CommandLine
 from tests.support.runs import configured, result_of, train
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.client.preparation import graph_facts, make_parts
-from retexo_fl.config import PROFILES, GraphFacts, default_values, make_config
+from retexo_fl.config import default_values, make_config
+from retexo_fl.config.profiles import PROFILES, GraphFacts
 from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
 

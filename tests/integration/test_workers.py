@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retexo_fl.client import factory
-from retexo_fl.config import PROFILES
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.graph import GraphPartition, open_partition
 from tests.support.goals import write_goals
 from tests.support.predictions import SMALL, write_small

@@ -10,15 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.config import (
-    DEFAULT_PROFILE,
-    PROFILES,
-    default_values,
-    field_of,
-    free_keys,
-    key_infos,
-    panels,
-)
+from retexo_fl.config import default_values, field_of, free_keys, key_infos, panels
+from retexo_fl.config.profiles import DEFAULT_PROFILE, PROFILES
 
 _ROOT: Final = Path(__file__).parents[2]
 PATH: Final = _ROOT / "retexo_fl/api/options.py"

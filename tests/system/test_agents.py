@@ -24,7 +24,8 @@ from retexo_fl.client.api import (
     question_of,
 )
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import PROFILES, config_values, make_config
+from retexo_fl.config import config_values, make_config
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import AgentUnreachable, RetexoError
 from retexo_fl.federation import exchange_with
 from retexo_fl.graph import GraphPartition

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.config import PROFILES
+from retexo_fl.config.profiles import PROFILES
 
 pytestmark = pytest.mark.system
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from retexo_fl.config import LAZY_PROFILES, RunConfig
+from retexo_fl.config import RunConfig
+from retexo_fl.config.profiles import LAZY_PROFILES
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape

@@ -12,7 +12,8 @@ import pytest
 from mypy import api as mypy
 
 import retexo_fl
-from retexo_fl.config import PROFILES, default_values, field_of, key_infos, make_config, panels
+from retexo_fl.config import default_values, field_of, key_infos, make_config, panels
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.config.synonyms import SYNONYMS
 from retexo_fl.errors import ConfigurationError
 from tests.support.cli import CommandLine

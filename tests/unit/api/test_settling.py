@@ -11,7 +11,8 @@ import pytest
 import retexo_fl
 from retexo_fl.api.settling import Asked, masked_if_possible, settled
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import PROFILES, make_config
+from retexo_fl.config import make_config
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import write_partitions
 

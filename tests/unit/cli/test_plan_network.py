@@ -12,7 +12,8 @@ from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.cli.plan import _network_lines
 from retexo_fl.cli.tables import show
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import PROFILES, make_config
+from retexo_fl.config import make_config
+from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import ConfigurationError
 from tests.support.cli import CommandLine
 

@@ -6,15 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from retexo_fl.config import (
-    FITTED,
-    PROFILES,
-    GraphFacts,
-    Scalar,
-    default_profile,
-    fitted_values,
-    make_config,
-)
+from retexo_fl.config import Scalar, make_config
+from retexo_fl.config.profiles import FITTED, PROFILES, GraphFacts, default_profile, fitted_values
 
 #: Like PubMed: rows of 50 entries, few neighbours, many train nodes.
 USUAL = GraphFacts(

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.config import (
-    RunConfig,
-    config_values,
-    default_values,
-    key_infos,
-    make_config,
-    read_config_file,
-)
+from retexo_fl.config import RunConfig, config_values, default_values, key_infos, make_config
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.methods.keys import check_algorithm
 
