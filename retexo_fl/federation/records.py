@@ -42,12 +42,19 @@ from retexo_fl.updates.zeros import bytes_with_zeros
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
+#: Names of a message's own record, and of the array beside it.
+_OWN: Final = (_SETTINGS, _WEIGHTS)
+_OWN_METRICS: Final = (_METRICS, _WEIGHTS)
 #: Record of a reply that holds a named error in place of an answer.
 FAILURE: Final = "failure"
 #: Type of a message without content, which any client answers likewise.
 NUDGE: Final = "query.nudge"
 #: Most requests that may precede one.
 MOST_FIRST: Final = 2
+#: Names of their records and arrays: one more than there may be, which is refused.
+_FIRST: Final = tuple(
+    (f"first-{place}", f"first-{place}-{_WEIGHTS}") for place in range(MOST_FIRST + 1)
+)
 #: Key of the message type of a request that precedes another.
 _QUESTION: Final = "question"
 #: Keys of weights and updates that are coded, as bytes among the values.
@@ -74,12 +81,12 @@ _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.v
 def request_content(request: Request[Any], first: Sequence[Request[Any]] = ()) -> RecordDict:
     """Return the content of the message that carries a request, and those ``first`` before it."""
     content = RecordDict()
-    for place, item in enumerate(first):
+    for names, item in zip(_FIRST, first, strict=False):
         values, weights = _flatten(item)
         values = {_QUESTION: question_of(item).message_type, **values}
-        _add(content, ConfigRecord(values), _first(place), weights)
+        _add(content, names, ConfigRecord(values), weights)
     values, weights = _flatten(request)
-    return _add(content, ConfigRecord(values), "", weights)
+    return _add(content, _OWN, ConfigRecord(values), weights)
 
 
 def read_request(message: Message) -> Request[Any]:
@@ -88,9 +95,8 @@ def read_request(message: Message) -> Request[Any]:
     Raises:
         RemoteProtocolError: Something in it is not as expected.
     """
-    request: Request[Any] = _read(
-        _question(message.metadata.message_type).request, message, _SETTINGS, _WEIGHTS
-    )
+    kind = _question(message.metadata.message_type).request
+    request: Request[Any] = _read(kind, message, _OWN)
     return request
 
 
@@ -101,12 +107,15 @@ def read_first(message: Message) -> list[Request[Any]]:
         RemoteProtocolError: Something in them is not as expected.
     """
     found: list[Request[Any]] = []
-    while (name := _first(len(found))) in message.content:
+    for names in _FIRST:
+        name, _ = names
+        if name not in message.content:
+            break
         record = message.content[name]
         if len(found) == MOST_FIRST or not isinstance(record, ConfigRecord):
             raise RemoteProtocolError(f"{name}: expected {MOST_FIRST} requests first at most")
         request = _question(record.get(_QUESTION)).request
-        found.append(_read(request, message, name, _weights_beside(name), beside=_QUESTION))
+        found.append(_read(request, message, names, beside=_QUESTION))
     return found
 
 
@@ -120,17 +129,17 @@ def _question(message_type: object) -> Question:
 def answer_content(answer: object | None, first: Sequence[object] = ()) -> RecordDict:
     """Return the content of a reply: an answer, None if there is none, and those ``first``."""
     content = RecordDict()
-    for place, item in enumerate(first):
+    for names, item in zip(_FIRST, first, strict=False):
         values, weights = _flatten(item)
-        _add(content, ConfigRecord(values), _first(place), weights)
+        _add(content, names, ConfigRecord(values), weights)
     if answer is None:
         return content
     values, weights = _flatten(answer)
     if any(isinstance(value, str | bytes) for value in values.values()):
-        return _add(content, ConfigRecord(values), "", weights)
+        return _add(content, _OWN, ConfigRecord(values), weights)
     # Flower's metrics have no truth values.
     numbers = {k: int(v) if isinstance(v, bool) else v for k, v in values.items()}
-    return _add(content, MetricRecord(numbers), "", weights)
+    return _add(content, _OWN_METRICS, MetricRecord(numbers), weights)
 
 
 def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
@@ -139,7 +148,7 @@ def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
     Raises:
         RemoteProtocolError: Something in it is not as expected.
     """
-    return _read(kind, reply, _METRICS if _METRICS in reply.content else _SETTINGS, _WEIGHTS)
+    return _read(kind, reply, _OWN_METRICS if _METRICS in reply.content else _OWN)
 
 
 def read_answers_first(first: Sequence[Request[Any]], reply: Message) -> list[Any]:
@@ -149,10 +158,8 @@ def read_answers_first(first: Sequence[Request[Any]], reply: Message) -> list[An
         RemoteProtocolError: Something in them is not as expected.
     """
     found: list[Any] = []
-    for place, request in enumerate(first):
-        name = _first(place)
-        kind = question_of(request).answer
-        found.append(_read(kind, reply, name, _weights_beside(name)))
+    for names, request in zip(_FIRST, first, strict=False):
+        found.append(_read(question_of(request).answer, reply, names))
         if leaves_open(found[-1]):
             break
     return found
@@ -179,32 +186,25 @@ def _flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:
     return values | {schema.array_key(type(record)): array.tobytes()}, None
 
 
-def _first(place: int) -> str:
-    return f"first-{place}"
-
-
-def _weights_beside(name: str) -> str:
-    return f"{name}-{_WEIGHTS}"
-
-
 def _add(
     content: RecordDict,
+    names: tuple[str, str],
     record: ConfigRecord | MetricRecord,
-    name: str,
     weights: np.ndarray | None,
 ) -> RecordDict:
-    """Add a record, with its array beside it; those without a name are the message's own."""
-    default = _METRICS if isinstance(record, MetricRecord) else _SETTINGS
-    content[name or default] = record
+    """Add a record, with its array beside it."""
+    name, weights_name = names
+    content[name] = record
     if weights is not None:
-        content[_weights_beside(name) if name else _WEIGHTS] = weights_record(weights)
+        content[weights_name] = weights_record(weights)
     return content
 
 
 def _read(
-    kind: type[AnswerT], message: Message, name: str, weights_name: str, *, beside: str = ""
+    kind: type[AnswerT], message: Message, names: tuple[str, str], *, beside: str = ""
 ) -> AnswerT:
     """Read a record, without what stands ``beside`` its values."""
+    name, weights_name = names
     record = message.content.get(name)
     if not isinstance(record, ConfigRecord | MetricRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called {name!r}")
@@ -359,8 +359,7 @@ def split_content(content: RecordDict, first: int) -> list[dict[str, Any]]:
     Records that nobody asked for are its own, so that no byte is left out.
     """
     own = dict(content)
-    names = [(_first(place), _weights_beside(_first(place))) for place in range(first)]
-    parts = [{key: own.pop(key) for key in pair if key in own} for pair in names]
+    parts = [{key: own.pop(key) for key in pair if key in own} for pair in _FIRST[:first]]
     return [own, *parts]
 
 

@@ -27,22 +27,16 @@ class Clock(Protocol):
         """Return the time in seconds, counted from anywhere."""
         ...
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, /) -> None:
         """Return when so much time has passed."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class MachineClock:
     """The clock of this machine."""
 
-    def now_s(self) -> float:
-        """See :class:`Clock`."""
-        return time.monotonic()
-
-    def pause(self, seconds: float) -> None:
-        """See :class:`Clock`."""
-        time.sleep(seconds)
+    now_s = staticmethod(time.monotonic)
+    pause = staticmethod(time.sleep)
 
 
 THIS_MACHINE: Final[Clock] = MachineClock()
