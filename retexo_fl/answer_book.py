@@ -60,6 +60,9 @@ class AnswerBook:
     Args:
         log: Where they are noted, so that other processes know them; None to keep them in memory.
         most_missed: Attempts that the client may have been away for; any number if None.
+
+    Attributes:
+        attempt: The highest that was seen, 0 at first; to be looked at from any thread.
     """
 
     def __init__(self, log: LineLog | None = None, *, most_missed: int | None = None) -> None:
@@ -69,14 +72,9 @@ class AnswerBook:
         self._limits: Mapping[str, Limit] = {}
         #: By question.
         self._last: dict[str, _Entry] = {}
+        self.attempt = 0
         #: By name of a question, and stage: what differs between those with different answers.
         self._different: dict[tuple[str, int], set[tuple[object, ...]]] = {}
-
-    @property
-    def attempt(self) -> int:
-        """The highest that was seen, 0 at first; from any thread, as it only looks."""
-        last = self._last.get(_ATTEMPT)
-        return 0 if last is None else last.attempt
 
     def read(self) -> None:
         """Take note of what other processes have added.
@@ -238,6 +236,8 @@ class AnswerBook:
         last = self._last.get(entry.question)
         if last is None or entry[1:5] > last[1:5]:
             self._last[entry.question] = entry
+            if entry.question == _ATTEMPT:
+                self.attempt = entry.attempt
         if self._limits and (found := self._counted(entry)) is not None:
             found[1].add(_identity(entry))
 

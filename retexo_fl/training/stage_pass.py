@@ -106,13 +106,17 @@ class StagePass:
             dropout: Of the train nodes.
             validate: Only where the stage is ``in_one_pass``.
         """
-        total = PassSums()
         if self._facts.is_linear:
+            if validate not in self._linear:
+                self._linear[validate] = self._linear_batches(validate=validate)
             flat = weights.numpy()
-            for linear in self._linear_batches(validate=validate):
-                total.add(linear.sums(flat, dropout))
+            parts = (batch.sums(flat, dropout) for batch in self._linear[validate])
+            total = next(parts, PassSums())
+            for part in parts:
+                total.add(part)
             return total
         assert not validate
+        total = PassSums()
         self._facts.flat.bind_tensor(weights)
         for batch in self._labelled("train"):
             total.add(self._differentiated(batch, dropout))
@@ -133,24 +137,22 @@ class StagePass:
         return total
 
     def _linear_batches(self, *, validate: bool) -> list[LinearBatch]:
-        if validate not in self._linear:
-            prepared = self._facts.prepared
-            assert isinstance(prepared, AggregatedInput)
-            none = np.zeros(0, dtype=np.int64)
-            validation = chunks(self._nodes.validation) if validate else []
-            pairs = zip_longest(chunks(self._nodes.train), validation, fillvalue=none)
-            self._linear[validate] = [
-                LinearBatch(
-                    self._facts.model,
-                    prepared,
-                    self._facts.flat.shapes,
-                    train=trained,
-                    validation=validated,
-                    labels=self._nodes.labels,
-                )
-                for trained, validated in pairs
-            ]
-        return self._linear[validate]
+        prepared = self._facts.prepared
+        assert isinstance(prepared, AggregatedInput)
+        none = np.zeros(0, dtype=np.int64)
+        validation = chunks(self._nodes.validation) if validate else []
+        pairs = zip_longest(chunks(self._nodes.train), validation, fillvalue=none)
+        return [
+            LinearBatch(
+                self._facts.model,
+                prepared,
+                self._facts.flat.shapes,
+                train=trained,
+                validation=validated,
+                labels=self._nodes.labels,
+            )
+            for trained, validated in pairs
+        ]
 
     def _differentiated(self, batch: _LabelledBatch, dropout: KeyedDropout) -> PassSums:
         """Return the sums of one batch of any layer and loss, by automatic differentiation."""

@@ -14,7 +14,7 @@ BOUNDS: Final = {
     "reads of choices": 60,
     "modules that read choices": 37,
     "modules of a round": 45,
-    "functions of a round": 219,
+    "functions of a round": 216,
     "modules that masks add to it": 10,
     "functions that masks add to it": 63,
     "modules that lean adds to it": 6,
