@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import PROGRAM, TINY, Ended, environment, sentence
+from tests.support.cli import PROGRAM, TINY, CommandLine, Ended, environment, sentence
 from tests.support.edge_lists import ADVICE, make_parts_with, without_first
 from tests.support.runs import model_bytes
 
@@ -20,9 +20,8 @@ pytestmark = pytest.mark.system
 
 KEYS = ("--hidden", "8", "--clients", "2", "--layers", "1", "--rounds", "40", "--quiet")
 
-#: Aggregators that end a run in its third round.
+#: An aggregator that ends a run in its third round.
 PLUGIN = """
-import os, signal
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.aggregators import WeightedMean
 
@@ -32,15 +31,8 @@ class Diverging(WeightedMean):
     def finish(self):
         Diverging.rounds += 1
         if Diverging.rounds == 3:
-            self.end()
+            raise TrainingDiverged("round 3: the sum of all gradients is not finite")
         return super().finish()
-
-    def end(self):
-        raise TrainingDiverged("round 3: the sum of all gradients is not finite")
-
-class Dying(Diverging):
-    def end(self):
-        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -68,7 +60,15 @@ def status_of(path: Path) -> dict[str, str | None]:
     return status
 
 
-def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None:
+@pytest.fixture
+def retexo(capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """What needs no process of its own."""
+    return CommandLine(capfd)
+
+
+def test_interrupted_run_can_be_resumed_in_either_engine(
+    tmp_path: Path, retexo: CommandLine
+) -> None:
     path = tmp_path / "run"
     with started(tmp_path, *KEYS, "--engine", "flower", "--out", "run") as process:
         deadline = time.monotonic() + 120
@@ -83,17 +83,18 @@ def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None
     assert out == ""
     assert err == f"retexo: interrupted; go on with: retexo run --resume {path}\n"
     assert status_of(path) == {"state": "interrupted", "error": None}
-    resumed = run(tmp_path, "--resume", "run", "--engine", "inline", "--quiet")
-    assert resumed.code == 0, resumed.err
-    assert run(tmp_path, *KEYS, "--out", "whole").code == 0
+    retexo.done("run", "--resume", path, "--engine", "inline", "--quiet")
+    retexo.done("run", *KEYS, "--out", tmp_path / "whole")
     assert model_bytes(path) == model_bytes(tmp_path / "whole")
     configurations = [(folder / "config.toml").read_text() for folder in (path, tmp_path / "whole")]
     assert configurations[0].replace('engine = "flower"', 'engine = "inline"') == configurations[1]
 
 
-def test_a_refused_run_leaves_the_one_that_it_was_to_replace(tmp_path: Path) -> None:
+def test_a_refused_run_leaves_the_one_that_it_was_to_replace(
+    tmp_path: Path, retexo: CommandLine
+) -> None:
     """Which clients list other edges is found by Flower's processes, before the run begins."""
-    assert run(tmp_path, *KEYS, "--out", "run").code == 0
+    retexo.done("run", *KEYS, "--out", tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")}
     parts = ("--partitions", str(make_parts_with(tmp_path, without_first)))
     ended = run(tmp_path, "--engine", "flower", *parts, *TINY, "--out", "run", "--overwrite")
@@ -105,9 +106,9 @@ def test_a_refused_run_leaves_the_one_that_it_was_to_replace(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("engine", ["inline", "flower"])
 def test_a_failure_is_told_by_name_of_a_run_that_has_replaced_another(
-    tmp_path: Path, engine: str
+    tmp_path: Path, retexo: CommandLine, engine: str
 ) -> None:
-    assert run(tmp_path, *KEYS, "--engine", "inline", "--out", "run").code == 0
+    retexo.done("run", *KEYS, "--out", tmp_path / "run")
     failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--overwrite")
     told = run(tmp_path, *KEYS[:-3], "--rounds", "4", *failing, "--out", "run")
     assert told.code == 1
@@ -121,15 +122,3 @@ def test_a_failure_is_told_by_name_of_a_run_that_has_replaced_another(
     assert status["state"] == "failed"
     assert re.match("TrainingDiverged: round 3: .*gradients.*not finite$", status["error"] or "")
     assert not [*tmp_path.glob(".run*")]
-
-
-def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:
-    dying = ("--aggregator", "ending:Dying", "--engine", "flower", "--out", "run")
-    path = tmp_path / "run"
-    told = sentence(run(tmp_path, *KEYS, *dying), code=1)
-    assert re.match(rf"flwr-simulation .*\(signal 9\).*log: {path / 'flower.log'}\)", told)
-    assert told.endswith(f": retexo run --resume {path} --allow-plugins")
-    assert (path / "flower.log").read_text().startswith("flwr-simulation ")
-    status = status_of(path)
-    assert status["state"] == "failed"
-    assert re.match(r"EngineFailed: flwr-simulation .*\(signal 9\)$", status["error"] or "")

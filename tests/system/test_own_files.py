@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.system]
 CLIENTS: Final = 3
 KEYS: Final = {
     **{"clients": CLIENTS, "partitioner": "louvain"},
-    **{"rounds": 12, "hidden": 16, "learning_rate": 0.05},
+    **{"rounds": 4, "hidden": 16, "learning_rate": 0.1},
 }
 #: A block in an inbox: layer, digest of weights, sender; while it is written, also a process.
 _BLOCK: Final = re.compile(r"(\d+)-[0-9a-f]{16}-(\d+)\.frames(\.\d+\.part)?")
