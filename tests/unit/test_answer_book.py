@@ -227,6 +227,14 @@ def test_a_damaged_book_answers_nothing(tmp_path: Path, line: str) -> None:
             enter(opened)
 
 
+def test_the_latest_place_counts_in_whatever_order_two_processes_wrote(tmp_path: Path) -> None:
+    log = LineLog(tmp_path / "answers.jsonl")
+    for number in (3, 2):
+        log.add([TRAIN, 2, 1, number, 0, b"w".hex(), ""])
+    with pytest.raises(LocalProtocolError, match="this or a later sum"):
+        enter(AnswerBook(log), content=b"v")
+
+
 def test_half_a_line_is_what_a_power_cut_left(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     enter(AnswerBook(LineLog(path)))

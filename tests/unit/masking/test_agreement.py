@@ -106,6 +106,8 @@ def test_clients_that_bring_the_same_share_cohorts() -> None:
         # Each brings something else: one cohort, for what three bring.
         ([TRAIN, TEST, ALL], [3], 5),
         ([frozenset()] * 4, [4], 0),
+        # Just enough of a kind are a cohort of their own.
+        ([TRAIN] * 5 + [TEST] * 3, [3, 5], 0),
         # Too few of a kind join where most of what they bring counts.
         ([TRAIN] * 5 + [TEST] * 5 + [TEST | {"validation"}], [5, 6], 1),
         # The rest is enough for a cohort of its own, and would lose its use elsewhere.
