@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -266,13 +266,18 @@ def test_training_waits_for_a_disk_that_has_become_slow(
     assert disk.rounds == [1, 2, 3]
 
 
-def test_full_disk_ends_the_run_by_name(writer: CheckpointWriter, disk: Disk) -> None:
+@pytest.mark.parametrize(
+    "then", [CheckpointWriter.wait, lambda writer: writer.write(state(3), NOTHING)]
+)
+def test_full_disk_ends_the_run_by_name(
+    writer: CheckpointWriter, disk: Disk, then: Callable[[CheckpointWriter], None]
+) -> None:
     train(writer, disk, rounds=1, round_s=0.01)
     disk.full = True
     disk.now_s += 0.5
     writer.write(state(2), NOTHING)
     with pytest.raises(CheckpointError, match="run/checkpoint: could not be written"):
-        writer.wait()
+        then(writer)
     writer.close()
 
 

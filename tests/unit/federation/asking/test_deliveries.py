@@ -319,6 +319,7 @@ def test_a_client_that_answers_one_message_late_is_sent_another() -> None:
     # Nobody else is nudged, and the one that needs it sooner each time.
     assert {*grid.nudges} == {3}
     assert took_s == pytest.approx([15, 7.5, 4, 4], abs=1)
+    assert asked.waited_s == pytest.approx(sum(took_s))
     # What holds nothing is counted nowhere.
     assert asked.ledger.sum(direction="in").messages == 12
 
