@@ -84,6 +84,10 @@ def test_a_block_is_offered_eagerly_once(tmp_path: Path) -> None:
     assert [offer.is_eager for offer in depot.offers(0)] == [True]
     depot.offered(KEY)
     assert [offer.is_eager for offer in depot.offers(0)] == [False]
+    # Its job may have ended by the time that its offer has left.
+    depot.forget_job(KEY.job, 1)
+    depot.offered(KEY)
+    assert not depot.offers(0)
 
 
 def test_only_blocks_of_this_client_can_be_sent(tmp_path: Path) -> None:
@@ -309,6 +313,17 @@ def test_waiting_ends_when_the_last_block_is_whole(tmp_path: Path) -> None:
     later.join()
     other = replace(KEY, layer=1)
     assert depot.wait_for([KEY, other], 0.0) == {other}
+
+
+def test_a_peer_is_awaited_until_all_that_is_looked_for_has_come(tmp_path: Path) -> None:
+    one, two = _receiver(tmp_path / "one"), _receiver(tmp_path / "two")
+    other = replace(KEY, layer=1)
+    for depot, keys, left in ((one, [KEY], set[BlockKey]()), (two, [KEY, other], {other})):
+        depot.wait_for(keys, 0.0)
+        assert depot.awaits(1)
+        _arrive(depot)
+        assert depot.asks(1) == left
+        assert depot.awaits(1) == bool(left)
 
 
 @contextmanager
