@@ -44,7 +44,7 @@ class PickledApp(ClientApp):
         super().__init__()
         app = make_client_app()
         # Flower has it in a function of its own.
-        self._pickled = cloudpickle.dumps(lambda: app)  # type: ignore[no-untyped-call]
+        self._pickled = cloudpickle.dumps(lambda: app)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Have a copy answer."""
