@@ -852,14 +852,18 @@ SUMS_OF_A_COHORT = [
         error=SecureAggregationRefused,
         sentence=ONE_ANSWER,
     ),
-    Refusal(
-        whom=met,
-        asked=(
-            lambda server: server.greet(2),
-            lambda server: server.ask(server.train(), [0]),
-        ),
-        error=StaleAttempt,
-        sentence="^client 0: attempt 1 was superseded by attempt 2$",
+    *(
+        Refusal(
+            whom=met,
+            asked=(lambda server: server.greet(2), ask),
+            error=StaleAttempt,
+            sentence="^client 0: attempt 1 was superseded by attempt 2$",
+            keys=keys,
+        )
+        for ask, keys in (
+            (trained, {}),
+            (partial(multiplied, steps=SharedStep(40, -3).told), {"solver": "ridge"}),
+        )
     ),
     Refusal(
         whom=cohort,
