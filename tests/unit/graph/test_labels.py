@@ -21,7 +21,8 @@ from retexo_fl.graph import (
     open_partition,
     write_partitions,
 )
-from retexo_fl.graph.labels import labels_for
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.labels import counted_from_zero, labels_for
 from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
 from retexo_fl.graph.parts.partition import check_partition
 from retexo_fl.graph.parts.peers import peers_of, read_peers
@@ -254,3 +255,10 @@ def _write_nodes(path: Path, task: str, split: list[np.ndarray] | None = None) -
     }
     numbers = {f"x_{f}": FEATURES[:, f] for f in range(5)}
     parquet.write_table(pyarrow.table({"key": list(cells_of[0]), **known, **numbers}), path)
+
+
+def test_a_class_that_a_model_does_not_know_is_named_by_its_row() -> None:
+    checks = ArrayChecks(source="own", error=DatasetError)
+    labels = np.array(["cat", "", "cow"])
+    with pytest.raises(DatasetError, match="^own: y: row 2 is cow; expected a class: cat, dog$"):
+        counted_from_zero(checks, "y", labels, known=("cat", "dog"))
