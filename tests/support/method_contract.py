@@ -85,8 +85,11 @@ class MethodContract:
         assert "\n" not in str(refused.value)
         assert not out.exists()
 
-    def test_it_learns_classes(self, whole: Path) -> None:
-        assert result_of(whole)["test_accuracy"] > LEAST_ACCURACY
+    def test_it_learns_classes_of_all_nodes(self, whole: Path) -> None:
+        result = result_of(whole)
+        assert result["test_accuracy"] > LEAST_ACCURACY
+        for use, nodes in {"train": 27, "val": 27, "test": 36}.items():
+            assert sum(row[use] for row in result["client_table"]) == nodes, use
 
     def test_killed_after_any_event_it_ends_the_same(
         self, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch

@@ -281,6 +281,15 @@ def test_full_disk_ends_the_run_by_name(
     writer.close()
 
 
+def test_a_failure_is_of_no_account_when_all_is_over(writer: CheckpointWriter, disk: Disk) -> None:
+    train(writer, disk, rounds=1, round_s=0.01)
+    disk.full = True
+    writer.write(state(2), NOTHING)
+    writer.close()
+    writer.wait()
+    assert disk.rounds == [1]
+
+
 def test_failure_is_noticed_at_the_next_round(writer: CheckpointWriter, disk: Disk) -> None:
     train(writer, disk, rounds=1, round_s=0.01)
     disk.full = True

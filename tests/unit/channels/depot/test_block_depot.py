@@ -296,6 +296,14 @@ def test_forgetting_a_job_drops_both_directions_and_its_gate(tmp_path: Path) -> 
     assert not BlockDepot(tmp_path, 0).jobs()
 
 
+def test_a_block_of_which_nothing_has_come_can_be_forgotten(tmp_path: Path) -> None:
+    depot = _receiver(tmp_path)
+    (offer,) = _offers()
+    assert depot.begin(offer) == 0
+    depot.forget_job(KEY.job, 0)
+    assert not depot.knows_job(KEY.job)
+
+
 def test_dropped_blocks_leave_others_alone(tmp_path: Path) -> None:
     depot = _sender(tmp_path)
     other = header_of(1, 0, layer=1)

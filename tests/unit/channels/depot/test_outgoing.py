@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from retexo_fl.channels import BlockKey
-from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.channels.depot import BlockDepot, block_depot
 from retexo_fl.channels.depot.outgoing import DeliveryTimes
 from tests.support.peer_networks import frames_of, header_of
 
@@ -80,3 +81,17 @@ def test_a_depot_times_what_it_was_given_until_the_peer_has_it(
     assert f"delivered job={header.job} layer=0 blocks=1 bytes={size_bytes}" in caplog.text
     depot.forget_job(header.job, 0)
     assert depot.deliveries() == [told]
+
+
+def test_what_a_depot_drops_is_owed_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = iter([1.0, 2.0, 500.0, 504.0])
+    monkeypatch.setattr(block_depot, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    depot, header = BlockDepot(tmp_path, 0), header_of(0, 1)
+    depot.send_block(header.key, frames_of(header))
+    depot.forget_job(header.job, 0)
+    depot.send_block(header.key, frames_of(header))
+    depot.delivered(header.key)
+    (told,) = depot.deliveries()
+    assert (told["blocks"], told["seconds"], told["longest_s"]) == (1, 1.0 + 4.0, 4.0)

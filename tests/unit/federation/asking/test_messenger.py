@@ -81,6 +81,34 @@ def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
         list(replies(asked, range(4)))
 
 
+class HerdGrid(InlineGrid):
+    """Is silent for two seconds; then answers come a third of a second after each other."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(echo_app([]), 4, {})
+        self._clock = clock
+        self._next_s = clock.time_s + 2.0
+        self.pauses_before: list[int] = []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        if self._clock.time_s < self._next_s:
+            return []
+        self.pauses_before.append(len(self._clock.pauses_s))
+        self._next_s = self._clock.time_s + 1 / 3
+        return list(super().pull_messages([*message_ids][:1]))
+
+
+def test_where_one_answer_has_come_others_are_looked_for_soon() -> None:
+    clock = HandClock()
+    grid = HerdGrid(clock)
+    asked = Messenger(grid, ledger=TrafficLedger(), policy=WaitPolicy(timeout_s=500.0), clock=clock)
+    asked.introduce({client: client + 2 for client in range(4)}, attempt=1)
+    assert len(list(replies(asked, range(4)))) == 4
+    first_s, longest_s = clock.pauses_s[0], max(clock.pauses_s)
+    assert first_s < longest_s
+    assert {clock.pauses_s[count] for count in grid.pauses_before[:-1]} == {first_s}
+
+
 def test_hello_gives_up_and_says_how_many_came() -> None:
     asked = messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=10.0)
     answers = asked.ask_whoever_comes(HELLO, count=5, purpose="hello")
