@@ -130,6 +130,7 @@ def test_many_partitions_score_as_one(tmp_path: Path, model: str, keys: dict[str
     assert_alike(whole, train(tmp_path / "run", **GRAPH | {"model": model, **keys}))
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize(("share", "expected"), [(0.2, 0.785), (0.05, 0.69)])
 def test_accuracy_on_cora(tmp_path: Path, share: float, expected: float) -> None:
     cora = {"dataset": "cora", "data_dir": data_dir(), "split": f"random:{share}/0.1/0.7"}
