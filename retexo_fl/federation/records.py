@@ -81,7 +81,7 @@ _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.v
 def request_content(request: Request[Any], first: Sequence[Request[Any]] = ()) -> RecordDict:
     """Return the content of the message that carries a request, and those ``first`` before it."""
     content = RecordDict()
-    for names, item in zip(_FIRST, first, strict=False):
+    for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
         values = {_QUESTION: question_of(item).message_type, **values}
         _add(content, names, ConfigRecord(values), weights)
@@ -129,7 +129,7 @@ def _question(message_type: object) -> Question:
 def answer_content(answer: object | None, first: Sequence[object] = ()) -> RecordDict:
     """Return the content of a reply: an answer, None if there is none, and those ``first``."""
     content = RecordDict()
-    for names, item in zip(_FIRST, first, strict=False):
+    for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
         _add(content, names, ConfigRecord(values), weights)
     if answer is None:
@@ -158,7 +158,7 @@ def read_answers_first(first: Sequence[Request[Any]], reply: Message) -> list[An
         RemoteProtocolError: Something in them is not as expected.
     """
     found: list[Any] = []
-    for names, request in zip(_FIRST, first, strict=False):
+    for names, request in zip(_FIRST[: len(first)], first, strict=True):
         found.append(_read(question_of(request).answer, reply, names))
         if leaves_open(found[-1]):
             break

@@ -2,9 +2,9 @@
 
 What a cell is equal to:
 
-- ``resumed``: killed after the first of two rounds of the last stage, by clients that have begun
+- ``resumed``: killed after the second of three rounds of the last stage, by clients that have begun
   anew, it is the cell without, to the bit.
-- ``absent``: a client that does not answer the first round of the last stage, and under masks its
+- ``absent``: a client that does not answer the second round of the last stage, and under masks its
   cohort, is the same training whose server asks those alone who were there, to the bit.
 - ``masked``: it is the same whole numbers in the clear, to the bit; and the floats of the cell
   without masks but for the last digits of a grid, or, where few bits are drawn anew, of its draws.
@@ -57,7 +57,7 @@ KEYS: Final[Mapping[str, Any]] = {
     **HALVES,
     "dataset": "synthetic:nodes=120,edges=400,classes=3,features=24,words=6,signal=0.6",
     "split": "random:0.4/0.3/0.3",
-    **{"hidden": 8, "layers": 2, "rounds": 2, "model": "gcn", "learning_rate": 0.1},
+    **{"hidden": 8, "layers": 2, "rounds": 3, "model": "gcn", "learning_rate": 0.1},
 }
 _STEPS: Final = {"local_steps": 2, "local_optimizer": "sgd", "local_learning_rate": 0.2}
 #: What a cell is made of, and the keys that say so.
@@ -100,7 +100,7 @@ REFUSED: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
 #: How many cells: of 64, and of 32 with a correction in place of local steps alone. They only fall.
 MOST_REFUSED: Final = 24 + 24
 #: Who does not answer, and in which round of the last stage; before which the server is killed.
-AWAY, AWAY_IN, KILLED_BEFORE = 1, 1, 2
+AWAY, AWAY_IN, KILLED_BEFORE = 1, 2, 3
 
 
 def cells() -> Iterator[Cell]:
