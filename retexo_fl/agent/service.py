@@ -353,13 +353,18 @@ class ComputeThread:
             if not future.set_running_or_notify_cancel():
                 continue
             self._busy.set()
+            # The call goes before its caller is told, who counts the memory of its question as free
+            # from then on.
             try:
                 result = call()
             except BaseException as error:
                 # The caller gets the error; the thread continues.
+                del call
                 self._busy.clear()
                 future.set_exception(error)
             else:
+                del call
                 self._busy.clear()
                 future.set_result(result)
-            del future, call
+                del result
+            del future

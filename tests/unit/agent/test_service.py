@@ -8,6 +8,9 @@ import logging
 import multiprocessing
 import os
 import time
+import traceback
+import weakref
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.agent import service as service_module
 from retexo_fl.agent import wire
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.channels.depot import BlockDepot
@@ -643,3 +647,38 @@ def test_a_damaged_job_does_not_keep_the_agent_from_starting(
             asyncio.run(again.ask(0, PublishRequest(ticket=FIRST)))
         assert asyncio.run(again.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2)))).client == 0
         asyncio.run(again.ask(0, PublishRequest(ticket=replace(FIRST, attempt=2))))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_call_took_is_free_once_its_caller_is_told(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Also where the thread does not get on: two questions would take the memory of one."""
+
+    class SlowToReturn(Future[Any]):
+        def set_result(self, result: Any) -> None:
+            super().set_result(result)
+            time.sleep(0.5)
+
+        def set_exception(self, exception: BaseException | None) -> None:
+            super().set_exception(exception)
+            time.sleep(0.5)
+
+    class Question:
+        def answered(self) -> None:
+            if fails:
+                raise RemoteProtocolError("no such question")
+
+    async def ask() -> Any:
+        question = Question()
+        try:
+            await compute.run(question.answered)
+        except RemoteProtocolError as error:
+            traceback.clear_frames(error.__traceback__)
+        reference = weakref.ref(question)
+        del question
+        return reference()
+
+    monkeypatch.setattr(service_module, "Future", SlowToReturn)
+    compute = service_module.ComputeThread()
+    assert asyncio.run(ask()) is None
