@@ -96,19 +96,22 @@ def single_contributors(
         parts: All clients' parts.
     """
     counts = np.zeros(parts[0].num_features, np.int64)
-    for rows in _read_rows(config, shape, parts):
+    begins = np.cumsum([0, *(part.num_inner for part in parts)])
+    for numbers in _read_rows(config, shape, parts):
         has = np.zeros(len(counts), bool)
-        for part, mask in zip(parts, rows, strict=True):
-            for some in _chunks(np.flatnonzero(mask), len(counts)):
-                has[_columns(part.features[some])] = True
+        cuts = np.searchsorted(numbers, begins)
+        for owner in np.flatnonzero(np.diff(cuts)):
+            rows = numbers[cuts[owner] : cuts[owner + 1]] - begins[owner]
+            for some in _chunks(rows, len(counts)):
+                has[_columns(parts[owner].features[some])] = True
         counts += has
     return int((counts == 1).sum())
 
 
 def _read_rows(
     config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
-) -> Iterator[list[np.ndarray]]:
-    """Yield for each client which rows it reads, a mask of each part's nodes."""
+) -> Iterator[np.ndarray]:
+    """Yield for each client the rows that it reads: ascending numbers of all parts' nodes."""
     ends = np.cumsum([part.num_inner for part in parts])
     numbers = _numbers(parts, ends)
     total = int(ends[-1])
@@ -130,7 +133,7 @@ def _read_rows(
         read[own] = reached[own]
         if not own_rows_only:
             read[_neighbours(forecast, part, ids, reached)] = True
-        yield np.split(read, ends[:-1])
+        yield np.flatnonzero(read)
 
 
 def _numbers(parts: Sequence[GraphPartition], ends: np.ndarray) -> list[np.ndarray]:
