@@ -68,7 +68,7 @@ class Places:
         """Return the variables of every program on a host: a home of its own, no network use."""
         home = self.home(host)
         own = {"HOME": str(home), "FLWR_HOME": str(home / "flower"), "PATH": search_path()}
-        polling = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "PYTHONUNBUFFERED": "1"}
+        polling = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5", "PYTHONUNBUFFERED": "1"}
         return environment({**FLOWER_ENVIRONMENT, **own, **polling})
 
     def home(self, host: str) -> Path:
