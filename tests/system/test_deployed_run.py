@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl.api.flower_run import mark_of
 from tests.support.cli import PROGRAM
 from tests.support.commands import FLOWER_ENVIRONMENT, ROOT, environment, program, search_path
 from tests.support.loopback import free_ports
@@ -51,8 +52,7 @@ def running(folder: Path, name: str, command: list[str]) -> Iterator[subprocess.
     home.mkdir()
     variables = {
         **FLOWER_ENVIRONMENT,
-        # As our units have it.
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "FLWR_HOME": str(home),
         "PATH": search_path(),
         "PYTHONPATH": str(ROOT),
@@ -104,13 +104,20 @@ def ended(address: str, *more: str) -> tuple[int, str, str]:
     return process.returncode, told, complaints
 
 
-def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
+def test_a_replacing_run_is_stopped_and_resumed_to_the_same_bits(
     superlink: str, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    with start(superlink, *KEYS, "--rounds", "2", "--out", str(run)) as process:
+    keys = {"clients": CLIENTS, "hidden": 4, "layers": 1}
+    run = train(tmp_path / "run", **keys, rounds=1)
+    new = (superlink, *KEYS, "--rounds", "2", "--out", str(run))
+    code, _, complaints = ended(*new)
+    assert code == 2
+    assert "replace that run with --overwrite" in complaints
+    checkpoint = run / "checkpoint.safetensors"
+    replaced = mark_of(checkpoint)
+    with start(*new, "--overwrite") as process:
         try:
-            wait_for((run / "checkpoint.safetensors").exists)
+            wait_for(lambda: mark_of(checkpoint) not in {replaced, None})
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=WAIT_S)
         finally:
@@ -122,20 +129,11 @@ def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
     )
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
 
-    keys = {"clients": CLIENTS, "hidden": 4, "layers": 1}
     code, told, complaints = ended(superlink, "--resume", str(run))
     assert code == 0, complaints
     assert told.startswith("test accuracy ")
     assert events_of(run)[-1]["event"] == "finish"
     assert model_bytes(run) == model_bytes(train(tmp_path / "alone", **keys, rounds=2))
-
-    again = (superlink, *KEYS, "--rounds", "1", "--out", str(run))
-    code, _, complaints = ended(*again)
-    assert code == 2
-    assert "replace that run with --overwrite" in complaints
-    code, _, complaints = ended(*again, "--overwrite")
-    assert code == 0, complaints
-    assert model_bytes(run) == model_bytes(train(tmp_path / "shorter", **keys, rounds=1))
 
 
 def test_superlink_that_does_not_answer_is_told_in_a_line(tmp_path: Path) -> None:
