@@ -163,6 +163,9 @@ def test_a_killed_server_ends_the_run_by_name(trained: Trained) -> None:
     assert f": retexo run --resume {trained.run} " in lines[-1]
     starts = [event for event in events_of(trained.run) if event["event"] == "start"]
     assert [event["attempt"] for event in starts] == [1, 2]
+    # Nobody had to start the clients' SuperNodes again because of it.
+    said = (trained.folder / "supernode-0.log").read_text(encoding="utf-8")
+    assert said.count("SuperNode ID: ") == 1
 
 
 def test_a_killed_connection_is_waited_for_at_whatever_step(trained: Trained) -> None:
