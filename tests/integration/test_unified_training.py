@@ -9,20 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import retexo_fl
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.device_names import processes_for
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
-from tests.support.commands import environment
 from tests.support.limits import PERMISSIVE
 from tests.support.nursery import Born
 from tests.support.runs import (
@@ -235,62 +233,28 @@ def is_spawned(pid: int) -> bool:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(("--model", "gat", "--heads", "2"), id="lazy"),
-        pytest.param(
-            *[("--algorithm", "drop", "--sampler", "shadow", "--batch-nodes", "50")],
-            id="sampled",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_workers_start_inside_of_rays(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Flower's simulation with two workers has the bits of one process, or its sums.
-
-    And each of its processes makes a client once.
-    """
-    common = ("--clients", "2", "--hidden", "8", "--rounds", "3", "--dtype", "float64", *options)
-    command = (sys.executable, "-m", "retexo_fl", "run", "--quiet", *common, "--balance", "static")
+@pytest.mark.slow
+def test_mini_batches_on_workers_inside_of_rays(tmp_path: Path) -> None:
+    """Flower's simulation comes to the sums of one process; its bits: system/test_engines.py."""
+    keys = {"clients": 2, "hidden": 8, "rounds": 3, "dtype": "float64", "balance": "static"}
+    keys |= {"algorithm": "drop", "sampler": "shadow", "batch_nodes": 50, "quiet": True}
     for name, more in {
-        "inline": ("--devices", "cpu:1"),
-        "flower": ("--devices", "cpu:2", "--engine", "flower"),
+        "inline": {"devices": "cpu:1"},
+        "flower": {"devices": "cpu:2", "engine": "flower"},
     }.items():
-        out = ("--out", str(tmp_path / name))
-        done = subprocess.run(
-            [*command, *more, *out],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        # A client object looks for its devices once, and says so.
-        log = (tmp_path / name / "devices.log").read_text()
-        made = Counter(re.findall(r"devices client=(\d+) found=", log))
-        assert made.keys() == {"0", "1"}
-        assert max(made.values()) <= (1 if name == "inline" else processes_for(2))
-        assert done.stderr.startswith("retexo: devices: training on cpu")
-    if "--sampler" in options:
-        assert largest_difference(tmp_path / "inline", tmp_path / "flower") < 1e-9
-    else:
-        assert model_bytes(tmp_path / "flower") == model_bytes(tmp_path / "inline")
+        retexo_fl.run(out=tmp_path / name, **keys, **more)
+    assert largest_difference(tmp_path / "inline", tmp_path / "flower") < 1e-9
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-def test_a_killed_training_goes_on_exactly_and_leaves_no_worker(
-    tmp_path: Path, devices: str
-) -> None:
+def test_a_killed_training_goes_on_exactly_and_leaves_no_worker(tmp_path: Path) -> None:
     keys = {**SMALL, "sampler": "neighbour", "local_steps": 2, "rounds": 30}
+    keys |= {"devices": "cpu:2", "balance": "static"}
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    retexo_fl.run(out=whole, quiet=True, **keys)
     options = [word for k, v in keys.items() for word in (f"--{k.replace('_', '-')}", str(v))]
     command = (sys.executable, "-m", "retexo_fl", "run", "--quiet")
-    shared = ("--devices", devices, "--balance", "static")
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    subprocess.run([*command, *options, *shared, "--out", whole], check=True, timeout=500)
-    process = subprocess.Popen([*command, *options, *shared, "--out", run])
+    process = subprocess.Popen([*command, *options, "--out", run])
     try:
         deadline = time.monotonic() + 60
         metrics = run / "metrics.jsonl"
@@ -299,11 +263,11 @@ def test_a_killed_training_goes_on_exactly_and_leaves_no_worker(
             assert time.monotonic() < deadline
             time.sleep(0.001)
         workers = workers_of(process)
-        assert len(workers) == (2 if devices == "cpu:2" else 0)
+        assert len(workers) == 2
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-    subprocess.run([*command, "--resume", run], check=True, timeout=500)
+    retexo_fl.Run.open(run).resume(quiet=True)
     assert model_bytes(run) == model_bytes(whole)
     table = process_table()
     assert [pid for pid in workers if pid in table and not table[pid].dead] == []
