@@ -56,6 +56,7 @@ class AgentProcess:
         start_s: How long it may take to answer at first.
         host: Where it runs; this machine itself if None.
         program: What is run in place of ``retexo``.
+        before: What it calls first in its process (``nursery.py``); it has no program then.
     """
 
     folder: Path
@@ -65,6 +66,7 @@ class AgentProcess:
     start_s: float = _START_S
     host: Host | None = None
     program: Sequence[str] = ()
+    before: Sequence[Any] = ()
 
     @property
     def command(self) -> list[str]:
@@ -113,6 +115,7 @@ class AgentProcess:
                 env=environment(),
                 log=self.folder / "log",
                 ending=self.folder / "ended",
+                before=self.before,
             )
             return
         with (self.folder / "log").open("ab") as log:

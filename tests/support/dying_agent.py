@@ -1,8 +1,8 @@
-"""The program `retexo`, but its agent is killed once at each step that a file names.
+"""An agent that is killed once at each step that a file names.
 
-Run as ``python -m tests.support.dying_agent agent run --config FILE``, with a file ``steps`` beside
-FILE: a step in each line, ``MESSAGE begins`` or ``MESSAGE answered``, when the answer is about to
-leave. Each step is taken out of the file at its death. What is killed begins again at once, as
+In place of ``retexo agent run --config FILE``, with a file ``steps`` beside FILE: a step in each
+line, ``MESSAGE begins`` or ``MESSAGE answered``, when the answer is about to leave. Each step is
+taken out of the file at its death. What is killed begins again at once, as
 systemd would have it; everything is imported in the parent, so that this takes no time.
 """
 
@@ -58,7 +58,3 @@ def run() -> None:
         status = os.waitpid(child, 0)[1]
         if not os.WIFSIGNALED(status):
             sys.exit(os.waitstatus_to_exitcode(status))
-
-
-if __name__ == "__main__":
-    run()

@@ -1,8 +1,9 @@
-"""Agents as forks of a process that has imported what they need: a start without two CPU seconds.
+"""Agents and commands as forks of a process that has imported what they need.
 
-Each is the real command in a process of its own, with memory that no test has touched: what forks
-is a program that imports and does nothing else. That the installed program starts is tested by
-deployments, and where an agent has a service manager, a program or an environment of its own.
+A start takes no two CPU seconds. Each is the real command in a process of its own, with memory that
+no test has touched: what forks is a program that imports and does nothing else. That the installed
+program starts is tested by deployments, and where an agent has a service manager, a program or an
+environment of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import atexit
 import ctypes
 import functools
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -33,6 +35,11 @@ _IMPORTED = (
 _FOR_DATAGRAMS = (
     "retexo_fl.additions.kernel_path.carrying.endpoints",
     "retexo_fl.additions.kernel_path.carrying.path",
+)
+#: Of trainings and predictions in one process.
+_FOR_COMMANDS = (
+    *("retexo_fl.cli.predict", "retexo_fl.simulation.inline_engine", "retexo_fl.api.training"),
+    *("retexo_fl.api.predicting", "retexo_fl.api.profile_choice", "retexo_fl.progress"),
 )
 _LOOK_S = 0.005
 #: linux/sched.h, linux/mount.h and umount(2); Python has them from 3.12 on.
@@ -77,6 +84,19 @@ class Born:
         self.send_signal(signal.SIGKILL)
 
 
+class BornCommand(Born):
+    """A command, whose outputs are two files."""
+
+    def __init__(self, pid: int, ending: Path, out: Path, log: Path) -> None:
+        super().__init__(pid, ending)
+        self._out, self._log = out, log
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Wait for its end, and return what it wrote to standard output and standard error."""
+        self.wait(timeout)
+        return self._out.read_text(), self._log.read_text()
+
+
 class _Nursery:
     def __init__(self, *imported: str) -> None:
         self._lock = threading.Lock()
@@ -115,6 +135,7 @@ def bear(
     ending: Path,
     namespace: str = "",
     datagrams: bool = False,
+    before: Sequence[Any] = (),
 ) -> Born:
     """Run ``retexo ARGUMENTS`` in a process of its own.
 
@@ -125,11 +146,35 @@ def bear(
         ending: A file that is there once it has ended, for the one who asks.
         namespace: Of the network, where it is not this machine's.
         datagrams: It will need what sends and takes them.
+        before: ``MODULE:FUNCTION`` of ``tests.support``, which it calls first, and its arguments.
     """
     places = {"log": log, "ending": ending, "cwd": Path.cwd()}
     order: dict[str, Any] = {name: str(place) for name, place in places.items()}
     order |= {"arguments": [*arguments], "env": dict(env), "namespace": namespace}
+    order["before"] = [*before]
     return Born(_nursery(*(_FOR_DATAGRAMS if datagrams else ())).bear(order), ending)
+
+
+_numbers = itertools.count()
+
+
+def bear_command(
+    arguments: Sequence[str], *, env: Mapping[str, str], folder: Path, before: Sequence[Any] = ()
+) -> BornCommand:
+    """Run ``retexo ARGUMENTS``, a training or a prediction, in a process of its own.
+
+    Args:
+        arguments: Of the command.
+        env: All variables that it has.
+        folder: Of its outputs.
+        before: ``MODULE:FUNCTION`` of ``tests.support``, which it calls first, and its arguments.
+    """
+    number = next(_numbers)
+    out, log, ending = (folder / f"command-{number}.{name}" for name in ("out", "err", "end"))
+    places = {"out": out, "log": log, "ending": ending, "cwd": Path.cwd()}
+    order: dict[str, Any] = {name: str(place) for name, place in places.items()}
+    order |= {"arguments": [*arguments], "env": dict(env), "namespace": "", "before": [*before]}
+    return BornCommand(_nursery(*_FOR_COMMANDS).bear(order), ending, out, log)
 
 
 # ---- the program that forks ----------------------------------------------------------------------
@@ -174,8 +219,9 @@ def _become(order: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for opened, number in ((nothing, 0), (log, 1), (log, 2)):
+    places = (order.get("out", order["log"]), order["log"])
+    out, log = (os.open(at, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) for at in places)
+    for opened, number in ((nothing, 0), (out, 1), (log, 2)):
         os.dup2(opened, number)
     if order["namespace"]:
         _enter(order["namespace"])
@@ -186,6 +232,11 @@ def _become(order: Mapping[str, Any]) -> None:
     code: object = 1
     try:
         from retexo_fl.cli import main
+
+        if order["before"]:
+            place, *given = order["before"]
+            module, _, name = place.partition(":")
+            getattr(importlib.import_module(f"tests.support.{module}"), name)(*given)
 
         main()
         code = 0

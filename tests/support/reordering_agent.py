@@ -1,7 +1,4 @@
-"""The program `retexo`, but its datagrams leave in another order: each batch shuffled.
-
-Run as ``python -m tests.support.reordering_agent agent run --config FILE``.
-"""
+"""An agent whose datagrams leave in another order: each batch shuffled."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 from retexo_fl.additions.kernel_path.endpoint.udp_socket import Message, UdpSocket, single_packets
-from retexo_fl.cli import main
 
 _SEED = 5
 
@@ -27,8 +23,3 @@ def shuffle_packets() -> None:
         return sum(message.packets for message in messages)
 
     UdpSocket.send = send_shuffled  # type: ignore[method-assign]
-
-
-if __name__ == "__main__":
-    shuffle_packets()
-    main()

@@ -6,7 +6,6 @@ no vector came through a socket.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -266,7 +265,7 @@ def test_packets_lost_doubled_and_out_of_order_change_no_bit(tmp_path: Path) -> 
     parts = make_parts(make_config(keys))
     with federation(tmp_path, parts, "xdp", lost=0.05, doubled=0.05, start=False) as made:
         for agent in made:
-            agent.program = [sys.executable, "-m", "tests.support.reordering_agent"]
+            agent.before = ("reordering_agent:shuffle_packets",)
             agent.start()
         train_with(made, configured(tmp_path / "agents", **keys))
         found = counters(made)

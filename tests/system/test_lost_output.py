@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.cli import run_command
 from tests.support.cli import PROGRAM, environment
 from tests.support.runs import model_bytes
-from tests.system.test_stopping import KEYS, assert_whole, rounds_of, wait_for
+from tests.system.test_stopping import KEYS, assert_whole, rounds_of, undisturbed, wait_for
+
+__all__ = ["undisturbed"]
 
 pytestmark = pytest.mark.system
 
@@ -30,14 +33,6 @@ def training(run: Path, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("undisturbed") / "run"
-    with training(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        assert process.wait(120) == 0
-    return run
 
 
 def state_of(run: Path) -> str:
@@ -98,8 +93,7 @@ def test_terminal_that_goes_leaves_a_run_that_can_be_resumed(
         assert (code, state_of(run)) == (0, "finished")
     else:
         assert (code, state_of(run)) == (130, "interrupted")
-        command = [*PROGRAM, "run", "--resume", str(run), "--quiet"]
-        subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=500)
+        assert run_command(["run", "--resume", str(run), "--quiet"]) == 0
     assert_whole(run)
     assert model_bytes(run) == model_bytes(undisturbed)
 

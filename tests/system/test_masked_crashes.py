@@ -103,8 +103,7 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     terms = {"cohort_size": keys["cohort_size"]} if "cohort_size" in keys else {}
     folder = tmp_path / "agents"
     with agents(folder, parts, start=False, settings=PERMISSIVE, **terms) as made:
-        made[1].program = [sys.executable, "-m", "tests.support.dying_agent"]
-        made[1].extra = {"PYTHONPATH": str(ROOT)}
+        made[1].before = ("dying_agent:run",)
         left = made[1].folder / "steps"
         left.write_text("\n".join(steps))
         for agent in made:

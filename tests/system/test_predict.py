@@ -1,41 +1,21 @@
-"""Predictions that are killed, and predictions in Flower's simulation."""
+"""Predictions that are killed end by the same command."""
 
 from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from retexo_fl.cli import run_command
 from tests.support.cli import environment
+from tests.support.nursery import bear_command
 from tests.support.predictions import SMALL, cut, files_in, write_small
 from tests.support.runs import train
 
 pytestmark = [pytest.mark.system]
 
-#: Runs the command in a process that kills itself just before it renames a file for the nth time:
-#: at each of these, something is put in its place, and between them nothing is.
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-
-replace, left = Path.replace, int(sys.argv[1])
-
-def counted(self, target):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return replace(self, target)
-
-Path.replace = counted
-from retexo_fl.cli import main
-main(sys.argv[2:])
-"""
 CLIENTS = 3
 #: Renames of one inference: each client's file, the server's result, the summary aside; then each
 #: file, and the summary, into place.
@@ -57,16 +37,15 @@ def command(place: Path, parts: Path, *more: str) -> list[str]:
     return ["predict", str(place / "run"), "--partitions", str(parts), *more]
 
 
-def killed(rename: int, arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(rename), *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, (rename, done.stderr)
+def killed(rename: int, arguments: list[str], folder: Path) -> None:
+    """Run the command in a process that kills itself before it renames a file for the nth time.
+
+    At each of these, something is put in its place, and between them nothing is.
+    """
+    hindered = ("hindrances:kill_before_rename", rename)
+    process = bear_command(arguments, env=environment(), folder=folder, before=hindered)
+    said = process.communicate(timeout=500)
+    assert process.returncode == -signal.SIGKILL, (rename, said)
 
 
 def test_predictions_killed_at_any_time_end_by_the_same_command(
@@ -78,7 +57,7 @@ def test_predictions_killed_at_any_time_end_by_the_same_command(
     # One folder is disturbed again and again; after each kill a copy of it is finished.
     broken = shutil.copytree(place / "parts", tmp_path / "broken")
     for rename in (1, CLIENTS + 1, CLIENTS + 3, CLIENTS + 4, RENAMES):
-        killed(rename, command(place, broken))
+        killed(rename, command(place, broken), tmp_path)
         assert not (broken / "predictions.json").exists()
         assert set(files_in(broken)) > set(files_in(place / "parts"))
         finished = shutil.copytree(broken, tmp_path / f"killed-{rename}")
@@ -97,12 +76,12 @@ def test_a_killed_replacement_is_finished_by_the_same_command(tmp_path: Path, pl
     assert run_command(command(place, parts, "--format", "npz")) == 0
     before = files_in(parts)
     replacing = command(place, parts, "--overwrite")
-    killed(1, replacing)
+    killed(1, replacing, tmp_path)
     # Until everything is made, what was there stays as it was.
     assert {name: before[name] for name in before} == {
         name: content for name, content in files_in(parts).items() if ".part" not in name
     }
-    killed(CLIENTS + 4, replacing)
+    killed(CLIENTS + 4, replacing, tmp_path)
     assert run_command(replacing) == 0
     names = sorted(path.name for path in parts.iterdir() if "predictions" in path.name)
     assert names == [*(f"predictions-{c}.csv" for c in range(CLIENTS)), "predictions.json"]

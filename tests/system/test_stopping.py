@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retexo_fl.cli import run_command
 from retexo_fl.federation.checkpoints import read_checkpoint
 from tests.support.cli import PROGRAM, environment
+from tests.support.nursery import BornCommand, bear_command
 from tests.support.runs import model_bytes
 
 pytestmark = pytest.mark.system
@@ -34,20 +35,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def started(run: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    folder: Path, run: Path, *more: str, before: Sequence[Any] = ()
+) -> Iterator[BornCommand]:
     """Start a run in a process of its own, and end it whatever happens."""
-    process = subprocess.Popen(
-        [*PROGRAM, "run", *KEYS, "--quiet", "--out", str(run), *more],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    words = ("run", *KEYS, "--quiet", "--out", str(run), *more)
+    process = bear_command(words, env=environment(), folder=folder, before=before)
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -75,7 +72,7 @@ def test_stopped_run_says_how_to_go_on_and_finishes_when_resumed(
     tmp_path: Path, undisturbed: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "a run"
-    with started(run) as process:
+    with started(tmp_path, run) as process:
         wait_for(lambda: rounds_of(run) > 5)
         process.send_signal(number)
         out, err = process.communicate(timeout=500)
@@ -94,7 +91,7 @@ def test_impatient_stopping_leaves_nothing_half_written(
     tmp_path: Path, undisturbed: Path, pause_s: float
 ) -> None:
     run = tmp_path / "run"
-    with started(run) as process:
+    with started(tmp_path, run) as process:
         wait_for(lambda: rounds_of(run) > 5)
         for _ in range(5):
             process.send_signal(signal.SIGINT)
@@ -110,7 +107,7 @@ def test_impatient_stopping_leaves_nothing_half_written(
 
 def test_run_stopped_before_its_first_round_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with started(run, "--checkpoint-every", "1000000") as process:
+    with started(tmp_path, run, "--checkpoint-every", "1000000") as process:
         wait_for(lambda: rounds_of(run) > 0)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=500)
@@ -136,29 +133,17 @@ def test_background_run_ignores_what_its_shell_told_it_to_ignore(tmp_path: Path)
 # ---- a full disk --------------------------------------------------------------------------------
 
 
-def limit_file_size() -> None:
-    # In the child: a file that grows beyond this is refused, as on a full disk.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-
-
 def test_file_that_cannot_grow_is_named_and_checkpoint_is_whole(tmp_path: Path) -> None:
     run = tmp_path / "run"
     # The history of many rounds outgrows the limit; the checkpoints of so small a model do not.
-    keys = ("--rounds", "5000", "--hidden", "2", "--clients", "2", "--layers", "1", "--quiet")
-    done = subprocess.run(
-        [*PROGRAM, "run", *keys, "--out", str(run)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-        preexec_fn=limit_file_size,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"retexo: error: {run / 'metrics.jsonl'}: ")
-    assert "(File too large); " in done.stderr
-    assert done.stderr.endswith(f": retexo run --resume {run}\n")
+    small = ("--rounds", "5000", "--hidden", "2")
+    with started(tmp_path, run, *small, before=("hindrances:limit_file_size", 30_000)) as process:
+        _, err = process.communicate(timeout=500)
+    assert process.returncode == 1
+    assert err.count("\n") == 1
+    assert err.startswith(f"retexo: error: {run / 'metrics.jsonl'}: ")
+    assert "(File too large); " in err
+    assert err.endswith(f": retexo run --resume {run}\n")
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "failed"
     assert status["error"].startswith("CheckpointError: ")
@@ -190,20 +175,11 @@ def test_full_disk_is_a_named_failure_and_run_goes_on_elsewhere(
 ) -> None:
     run = small_disk / "run"
     keys = ("--rounds", "40", "--hidden", "64", "--clients", "2", "--layers", "2")
-    with subprocess.Popen(
-        [*PROGRAM, "run", *keys, "--quiet", "--out", str(run)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            wait_for((run / "checkpoint.safetensors").exists)
-            with pytest.raises(OSError, match="No space left"):
-                fill(small_disk / "filler")
-            _, err = process.communicate(timeout=500)
-        finally:
-            process.kill()
+    with started(tmp_path, run, *keys) as process:
+        wait_for((run / "checkpoint.safetensors").exists)
+        with pytest.raises(OSError, match="No space left"):
+            fill(small_disk / "filler")
+        _, err = process.communicate(timeout=500)
     assert process.returncode == 1
     assert err.count("\n") == 1
     assert err.startswith(f"retexo: error: {run}/")

@@ -1,0 +1,27 @@
+"""What a command calls first in its own process (``nursery.py``), to be hindered later."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+
+def limit_file_size(most_bytes: int) -> None:
+    """Have a file that grows beyond this refused, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+
+def kill_before_rename(count: int) -> None:
+    """Have the process kill itself just before it renames a file for the ``count``-th time."""
+    replace, left = Path.replace, count
+
+    def counted(self: Path, target: str | os.PathLike[str]) -> Path:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+
+    Path.replace = counted  # type: ignore[method-assign,assignment]
