@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -57,8 +58,13 @@ def losses(lines: Sequence[str]) -> list[float]:
 
 
 @pytest.mark.system
-def test_plain_module_learns_the_same_on_one_device_and_on_two() -> None:
-    one = losses(lines_of(*PLAIN, *SMALL, "--devices", "cpu"))
+def test_plain_module_learns_the_same_on_one_device_and_on_two(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, *options = PLAIN
+    monkeypatch.setattr(sys, "argv", [script, *options, *SMALL, "--devices", "cpu"])
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+    one = losses(capsys.readouterr().out.splitlines())
     lines = lines_of(*PLAIN, *SMALL, "--devices", "cpu:2")
     assert lines[0] == "devices: training on cpu:2"
     first, last = two = losses(lines)
@@ -71,12 +77,18 @@ def test_plain_module_learns_the_same_on_one_device_and_on_two() -> None:
 
 @needs_pyg
 @pytest.mark.system
-def test_layers_of_pyg_learn_the_same_on_two_devices_and_where_the_gpu_may_be_absent() -> None:
+def test_layers_of_pyg_learn_where_the_gpu_may_be_absent() -> None:
     lines = lines_of(*PYG, "--devices", "cuda:0,cpu")
     assert lines[0].startswith("devices: ")
-    first, last = one = losses(lines)
+    first, last = losses(lines)
     assert last < first
-    assert losses(lines_of(*PYG, "--devices", "cpu:2")) == pytest.approx(one, abs=2e-4)
+
+
+@needs_pyg
+@pytest.mark.slow
+def test_layers_of_pyg_learn_the_same_on_two_devices() -> None:
+    one, two = (losses(lines_of(*PYG, "--devices", name)) for name in ("cpu", "cpu:2"))
+    assert two == pytest.approx(one, abs=2e-4)
 
 
 @pytest.mark.system

@@ -27,7 +27,7 @@ from tests.support.cli import PROGRAM, CommandLine, environment
 from tests.support.runs import model_bytes, result_of
 
 KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2}
-SLOW = '[base]\nclients = 2\nhidden = 8\nprofile = "retexo"\nrounds = 700\nseed = [0, 1]\n'
+SLOW = '[base]\nclients = 2\nhidden = 8\nprofile = "retexo"\nrounds = 350\nseed = [0, 1]\n'
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_what_was_killed_or_interrupted_is_resumed(tmp_path: Path) -> None:
         assert (row["seed"], result_of(run)["attempts"]) == (seed, 2)
         assert row["test"] == result_of(run)["test_accuracy"]
     alone = retexo_fl.run(
-        clients=2, hidden=8, profile="retexo", rounds=700, out=tmp_path / "run", quiet=True
+        clients=2, hidden=8, profile="retexo", rounds=350, out=tmp_path / "run", quiet=True
     )
     assert model_bytes(first) == model_bytes(alone.path)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +128,22 @@ def check(pace: str, folder: Path) -> int:
     from retexo_fl.federation import checkpoints
     from tests.support.runs import model_bytes, result_of, train
 
-    checkpoints.MOST_LOST_S, in_thread = PACES[pace]  # type: ignore[misc]
-    if in_thread and not checkpoints.MOST_LOST_S:
-        # Due at every round, and never waited for before the next one is.
-        checkpoints.CheckpointWriter.is_due = lambda _: True  # type: ignore[method-assign,assignment]
-        checkpoints.MOST_LOST_S = 1e9  # type: ignore[misc]
+    def train_at_pace(out: Path, **more: Any) -> None:
+        checkpoints.MOST_LOST_S, in_thread = PACES[pace]  # type: ignore[misc]
+        if in_thread and not checkpoints.MOST_LOST_S:
+            # Due at every round, and never waited for before the next one is.
+            checkpoints.CheckpointWriter.is_due = lambda _: True  # type: ignore[method-assign,assignment]
+            checkpoints.MOST_LOST_S = 1e9  # type: ignore[misc]
+        train(out, **KEYS, **more)
+
     whole = folder / "whole"
-    assert child(lambda: train(whole, **KEYS)) == 0
+    assert child(lambda: train_at_pace(whole)) == 0
     for point in range(1 + [*PACES].index(pace) % EVERY, MOST_POINTS, EVERY):
         out = folder / f"run-{point}"
 
         def killed(out: Path = out, point: int = point) -> None:
             killed_before(point, out)
-            train(out, **KEYS)
+            train_at_pace(out)
 
         status = child(killed)
         if not os.WIFSIGNALED(status):
@@ -148,7 +153,7 @@ def check(pace: str, folder: Path) -> int:
             begun = (out / "checkpoint.safetensors").exists()
             again = {"resume": out} if begun else {}
             target = out if begun else folder / f"again-{point}"
-            assert child(lambda t=target, a=again: train(t, **KEYS, **a)) == 0, f"point {point}"
+            assert child(lambda t=target, a=again: train_at_pace(t, **a)) == 0, f"point {point}"
             assert result_of(target)["stages"] == result_of(whole)["stages"]
             out = target
         assert model_bytes(out) == model_bytes(whole), f"point {point}"
@@ -156,56 +161,54 @@ def check(pace: str, folder: Path) -> int:
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("pace", list(PACES))
-def test_run_killed_before_any_write_ends_with_the_same_weights(pace: str, tmp_path: Path) -> None:
-    points = points_of(pace, tmp_path)
+def test_run_killed_before_any_write_ends_with_the_same_weights(tmp_path: Path) -> None:
+    points = points_of([*PACES], tmp_path)
     # Status, configuration, layers and results, and each checkpoint, have several each.
-    assert points > (20 if pace == "timed" else 30)
+    assert points["waited"] > 30
+    assert points["threaded"] > 30
+    assert points["timed"] > 20
 
 
 @pytest.mark.timeout(2400)
-def test_lean_run_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
-    # For each of two clients: hello, features, their mean, two blocks, the basis, and for each
-    # stage two rounds and an evaluation; rows of the first stage, and the test.
-    assert points_of("lean", tmp_path) == 2 * (1 + 1 + 1 + 2 + 1 + 3 + 1 + 3 + 1)
+def test_run_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
+    assert points_of([*ASKED], tmp_path) == {
+        # For each of two clients: hello, features, their mean, two blocks, the basis, and for each
+        # stage two rounds and an evaluation; rows of the first stage, and the test.
+        "lean": 2 * (1 + 1 + 1 + 2 + 1 + 3 + 1 + 3 + 1),
+        # Hello, features, their mean, two blocks; the basis, what is read by it, which is asked for
+        # once more with the products; validation and test.
+        "one-shot": 2 * (1 + 1 + 1 + 2 + 2 + 2 + 2),
+        # Hello, publish, collect, two rounds, an evaluation, the test.
+        "together": 2 * (1 + 1 + 1 + 2 + 1 + 1),
+    }
 
 
-def test_one_shot_run_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
-    # Hello, features, their mean, two blocks; the basis, what is read by it, which is asked for
-    # once more with the products; validation and test.
-    assert points_of("one-shot", tmp_path) == 2 * (1 + 1 + 1 + 2 + 2 + 2 + 2)
-
-
-@pytest.mark.timeout(2400)
-def test_run_in_few_bits_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
-    # For each of two clients: hello, publish, collect, two rounds, an evaluation, the test.
-    assert points_of("together", tmp_path) == 2 * (1 + 1 + 1 + 2 + 1 + 1)
-
-
-def points_of(what: str, folder: Path) -> int:
-    """Return how many points were looked at, in a process of its own."""
+def points_of(names: Sequence[str], folder: Path) -> dict[str, int]:
+    """Return how many points of each were looked at, in a process of its own."""
     import subprocess
 
     command = "from tests.system.test_crash_points import main; main()"
     found = subprocess.run(
-        [sys.executable, "-c", command, what, str(folder)],
+        [sys.executable, "-c", command, str(folder), *names],
         check=False,
         capture_output=True,
         text=True,
-        timeout=800,
+        timeout=2000,
         cwd=Path(__file__).parents[2],
     )
     assert found.returncode == 0, found.stderr
-    return int(found.stdout.split()[-1])
+    points: dict[str, int] = json.loads(found.stdout.splitlines()[-1])
+    return points
 
 
 def main() -> None:
-    """Check the pace, or a run's messages, in the folder that the command line names."""
+    """Check the paces, or runs' messages, that the command line names after a folder."""
     # In this process nothing of ours has a thread, so that it may be forked.
     import retexo_fl.client.factory
     import retexo_fl.simulation.inline_engine  # noqa: F401
 
-    folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
-    what = sys.argv[1]
-    found = check_messages(ASKED[what], folder) if what in ASKED else check(what, folder)
-    print(found)  # noqa: T201
+    points: dict[str, int] = {}
+    for name in sys.argv[2:]:
+        folder = Path(tempfile.mkdtemp(dir=sys.argv[1]))
+        points[name] = check_messages(ASKED[name], folder) if name in ASKED else check(name, folder)
+    print(json.dumps(points))  # noqa: T201
