@@ -20,7 +20,7 @@ def main() -> int:
         "--cases",
         type=float,
         default=1.0,
-        help="share of the cases that stand beside the parsers (CI: 0.1)",
+        help="share of the cases that stand beside the parsers (CI: 0.05)",
     )
     parser.add_argument("--seed", type=int, default=0, help="other cases")
     parser.add_argument("--keep", type=Path, default=FOUND, help="folder for inputs that fail")

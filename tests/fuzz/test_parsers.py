@@ -1,7 +1,7 @@
 """No damaged input ends otherwise than by name, within a second and 500 MB.
 
-``RETEXO_FUZZ_TIMES`` is the share of all cases that the system test has, ``RETEXO_FUZZ_SEED`` makes
-others.
+``RETEXO_FUZZ_TIMES`` is the share of all cases that the system test has (each night ten times as
+many), ``RETEXO_FUZZ_SEED`` makes others.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target, fuzz
 from tests.fuzz.targets import GROUPS, all_targets
 
-_TIMES = float(os.environ.get("RETEXO_FUZZ_TIMES", "0.1"))
+_TIMES = float(os.environ.get("RETEXO_FUZZ_TIMES", "0.05"))
 _SEED = int(os.environ.get("RETEXO_FUZZ_SEED", "0"))
-#: Cases of each parser in plain tests; beside the targets stand all that CI has a tenth of.
+_AT_NIGHT = 10 * _TIMES
+#: Cases of each parser in plain tests; beside the targets stand all that CI has a share of.
 _FEW = 30
 
 
@@ -43,9 +44,10 @@ def test_parsers_end_good_kept_and_damaged_inputs_by_name(
 
 
 @pytest.mark.system
-@pytest.mark.timeout(int(300 + 600 * _TIMES))
-def test_parsers_end_many_damaged_inputs_by_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.fuzz", "--cases", str(_TIMES)]
+@pytest.mark.timeout(int(300 + 600 * _AT_NIGHT))
+@pytest.mark.parametrize("times", [_TIMES, pytest.param(_AT_NIGHT, marks=pytest.mark.slow)])
+def test_parsers_end_many_damaged_inputs_by_name(tmp_path: Path, times: float) -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--cases", str(times)]
     done = subprocess.run(
         [*command, "--seed", str(_SEED), "--keep", str(tmp_path)],
         cwd=Path(__file__).parents[2],
@@ -53,7 +55,7 @@ def test_parsers_end_many_damaged_inputs_by_name(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=290 + 590 * _TIMES,
+        timeout=290 + 590 * _AT_NIGHT,
     )
     assert done.returncode == 0, done.stdout[-8000:]
 

@@ -37,6 +37,7 @@ def calls(tmp_path: Path) -> set[str]:
     return set(re.findall(r"^\s*(\w+)\s*$", report.read_text(), re.M)) - {"syscall", "total"}
 
 
+@pytest.mark.slow
 def test_workers_and_compiler_need_no_call_that_the_unit_forbids(calls: set[str]) -> None:
     assert {"memfd_create", "mprotect", "recvmsg", "prctl"} <= calls
     assert calls - allowed_calls(settings_of(UNIT.read_text())["SystemCallFilter"]) == set()

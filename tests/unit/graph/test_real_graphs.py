@@ -141,7 +141,7 @@ def test_vectors_of_a_large_graph_that_can_be_added(kind: str, vectors: int, add
     assert sum(plan.num_added for plan in plans) == added
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_largest_graph_can_be_cut() -> None:
     graph = load_dataset("fb100_union8", data_dir=data_dir())
     nodes, edges, _, classes, _ = _SIZES["fb100_union8"]

@@ -41,16 +41,20 @@ FAILURES = [
 ]
 
 
-#: Each needs a process of its own to end; these stand for the others where time is short.
-FEW = ("fail", "hang")
+#: Each needs a process of its own to end; these stand for the others where time is short, and
+#: others are like one of them to the pool.
+FEW, MORE = ("fail", "hang"), ("misshapen", "answer-something-else")
+
+
+def marks_of(purpose: str) -> list[pytest.MarkDecorator]:
+    if purpose in FEW:
+        return []
+    return [pytest.mark.slow if purpose in MORE else pytest.mark.system]
 
 
 @pytest.mark.parametrize(
     ("purpose", "kind", "message"),
-    [
-        pytest.param(*case, id=case[0], marks=() if case[0] in FEW else pytest.mark.system)
-        for case in FAILURES
-    ],
+    [pytest.param(*case, id=case[0], marks=marks_of(case[0])) for case in FAILURES],
 )
 def test_failing_worker_is_named_and_the_pool_closed(
     purpose: str, kind: type[Exception], message: str
