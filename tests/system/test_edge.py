@@ -171,7 +171,7 @@ def test_shellcheck_has_nothing_to_say() -> None:
         assert ended("shellcheck", SCRIPT, code=0) == ""
 
 
-# ---- the script does -----------------------------------------------------------------------------
+# ---- the script does: each night, beside an emulated machine (test_aarch64.py) -------------------
 
 
 #: Installs twice, on a release that is known, and shows what is there afterwards.
@@ -243,6 +243,7 @@ def search_path() -> str:
     return f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+@pytest.mark.slow
 def test_everything_is_where_the_units_look(installed: Path) -> None:
     for name in ("retexo-agent.service", "retexo-supernode.service"):
         there = installed / "systemd/system" / name
@@ -258,11 +259,13 @@ def test_everything_is_where_the_units_look(installed: Path) -> None:
     assert "unpacking" not in program
 
 
+@pytest.mark.slow
 def test_the_clone_is_installed_and_then_what_a_bundle_has(installed: Path) -> None:
     assert (installed / "version").read_text() == f"retexo-fl {__version__}\n"
     assert (installed / "version-2").read_text() == "of the bundle\n"
 
 
+@pytest.mark.slow
 def test_a_clients_files_are_put_in_place_and_its_units_started(installed: Path) -> None:
     assert (installed / "placed").read_text().splitlines() == [
         "key.pem retexo 600",
@@ -279,6 +282,7 @@ def test_a_clients_files_are_put_in_place_and_its_units_started(installed: Path)
     assert calls[-1] == "systemctl restart retexo-agent.service retexo-supernode.service"
 
 
+@pytest.mark.slow
 def test_packages_units_and_bluetooth_are_asked_for(installed: Path) -> None:
     calls = (installed / "calls").read_text().splitlines()
     asked, *_ = (call for call in calls if call.startswith("apt-get install"))
@@ -294,15 +298,18 @@ def test_packages_units_and_bluetooth_are_asked_for(installed: Path) -> None:
     assert "put these in place" in (installed / "first").read_text()
 
 
+@pytest.mark.slow
 def test_another_release_is_refused_before_anything_is_done(installed: Path) -> None:
     assert (installed / "refused").read_text().startswith("install: the system is 'bullseye'")
 
 
+@pytest.mark.slow
 def test_a_second_time_changes_nothing(installed: Path) -> None:
     assert (installed / "files-1").read_text() == (installed / "files-2").read_text()
     assert (installed / "retexo/agent.toml").read_text().endswith("mine\n")
 
 
+@pytest.mark.slow
 def test_the_kernel_is_told_once_to_count_memory(installed: Path) -> None:
     line = "console=tty1 root=PARTUUID=1 rootwait cgroup_enable=memory\n"
     assert (installed / "cmdline.txt").read_text() == line
