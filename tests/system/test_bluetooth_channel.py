@@ -1,9 +1,9 @@
 """Real Bluetooth: RFCOMM of a real kernel between two virtual controllers, with and without BlueZ.
 
-The tests themselves are in ``tests/guest`` and run in virtual machines: links that break and
-devices that are gone in fresh ones, since what a kernel's Bluetooth does after the one must not
-decide the other. Each machine takes half a minute of a core to start: a channel and a broken link
-for every change, the others each night.
+The tests themselves are in ``tests/guest`` and run in virtual machines: links break as the last
+that happens in theirs, and devices are gone in a fresh one, since what a kernel's Bluetooth does
+after the one must not decide the other. Each machine takes half a minute of a core to start: a
+channel, whose links break at the end, for every change, the others each night.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_pybluez_does_the_same_for_a_python_without_bluetooth(guest: GuestVerdic
     )
 
 
-@pytest.mark.parametrize("guest", ["broken link"], indirect=True)
+@pytest.mark.parametrize("guest", ["channel"], indirect=True)
 def test_a_link_that_breaks_in_mid_block_costs_no_frame(guest: GuestVerdict) -> None:
     guest.check(
         "test_a_block_goes_on_where_its_link_broke",
