@@ -227,10 +227,10 @@ def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
     assert (result["engine"], result["clients"]) == ("deployment", 2)
 
 
+# The commands are those above, with other ports; that these are set is looked at below.
+@pytest.mark.slow
 def test_one_machine_can_be_the_server_and_both_clients(machines: Machines) -> None:
     (machine,) = machines(0)
-    page = BY_HAND.read_text(encoding="utf-8")
-    assert "`PORT=7421`, `NODE_PORT=9095`" in page
     values = {"SERVER": "127.0.0.1"}
     seats = [Seat(where="server", machine=machine, values=values)]
     for client, ports in enumerate(({}, {"PORT": "7421", "NODE_PORT": "9095"})):
@@ -279,6 +279,22 @@ def test_the_page_names_the_files_and_ports_that_are_used() -> None:
         assert re.search(rf"^\| server.* \| `{source}` \| every workstation", page, re.M)
     assert f"agent :{AGENT_PORT}/tcp" in page
     assert f"SuperLink :{SUPERLINK_PORT}/tcp" in page
+
+
+def test_both_clients_of_one_machine_have_ports_of_their_own() -> None:
+    page = BY_HAND.read_text(encoding="utf-8")
+    assert "`PORT=7421`, `NODE_PORT=9095`" in page
+    (opening, *steps) = [
+        block.commands for block in blocks_of(BY_HAND) if block.where == "workstation"
+    ]
+    assert "\nPORT=7411\nNODE_PORT=9094\n" in opening
+    for program, option in (
+        ("retexo keys new", '--address "tcp://$ADDRESS:$PORT"'),
+        ("> agent.toml", 'listen = ["tcp://0.0.0.0:$PORT"]'),
+        ("flower-supernode", '--port "$NODE_PORT"'),
+    ):
+        (step,) = [commands for commands in steps if f"{program} " in commands]
+        assert option in step
 
 
 @pytest.mark.parametrize("page", [BY_HAND, AS_SERVICES, OTHERS, INSTALLATION, BOX, TWO_PIS])
