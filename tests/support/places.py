@@ -10,6 +10,7 @@ from retexo_fl.ledger import SERVER as SERVER_END
 from tests.support.commands import FLOWER_ENVIRONMENT, ROOT, environment, search_path
 from tests.support.hosts import Hosts
 from tests.support.part import Command
+from tests.support.predictions import predicted_tables
 
 #: Port of the SuperLink, of every agent, and of an agent's meter (docs/deployment.md).
 SUPERLINK_PORT, AGENT_PORT, METER_PORT = 8000, 7411, 7412
@@ -105,6 +106,20 @@ class Places:
             *("run", "--superlink", self.superlink_address),
             *("--root-certificates", self.root_certificates, *place, *size, *options),
         ]
+
+    def predict_arguments(self, run: Path) -> Command:
+        """Return the arguments with which this federation predicts in place with a run's model."""
+        return [
+            *("predict", run, "--superlink", self.superlink_address),
+            *("--root-certificates", self.root_certificates, "--quiet"),
+        ]
+
+    def kept_predictions(self) -> dict[str, bytes]:
+        """Return the tables that clients keep in their folders ``predictions``, by name."""
+        found: dict[str, bytes] = {}
+        for client in range(self.clients):
+            found |= predicted_tables(self.client_folder(client) / "predictions")
+        return found
 
 
 def end_of(host: str) -> int:

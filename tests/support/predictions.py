@@ -116,3 +116,12 @@ def files_in(folder: Path) -> dict[str, bytes]:
     """Return every file below a folder, as it is."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def predicted_tables(folder: Path) -> dict[str, bytes]:
+    """Return every CSV file of predictions below a folder, as it is, by its name alone."""
+    return {
+        Path(name).name: content
+        for name, content in files_in(folder).items()
+        if name.endswith(".csv")
+    }

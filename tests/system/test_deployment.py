@@ -18,14 +18,16 @@ from tests.support.data import cora_dir
 from tests.support.deployment import Deployment
 from tests.support.host import Counters
 from tests.support.hosts import Hosts
+from tests.support.limits import PERMISSIVE
 from tests.support.memory import MemoryWatch
 from tests.support.places import host_names
+from tests.support.predictions import predicted_tables, summary_of
 from tests.support.runs import curves_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 #: Each message starts a program of Flower's, two seconds of CPU.
-CLIENTS = 3
+CLIENTS = 2
 OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "2")
 #: As the kernel and ps count.
 MIB = 2**20
@@ -44,6 +46,7 @@ class Trained:
             meanwhile, more often the longer it takes to ask agents.
         told: What each client's agent said of its traffic, before and after.
         watch: Memory of all programs.
+        federation: It trained here, and goes on.
     """
 
     deployed: Path
@@ -51,6 +54,7 @@ class Trained:
     moved: dict[str, tuple[Counters, Counters]]
     told: dict[int, tuple[dict[str, Any], dict[str, Any]]]
     watch: MemoryWatch
+    federation: Deployment
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
     run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *place], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts, MemoryWatch(hosts) as watch:
-        deployment = Deployment(hosts, folder, parts, CLIENTS, metered=True)
+        settings = {**PERMISSIVE, "predictions": "predictions"}
+        deployment = Deployment(
+            hosts, folder, parts, CLIENTS, agent_settings=settings, metered=True
+        )
         hosts.send_nothing_twice()
         deployment.start()
         yield _train(deployment, folder / "inline", watch)
@@ -87,6 +94,7 @@ def _train(deployment: Deployment, inline: Path, watch: MemoryWatch) -> Trained:
         moved=moved,
         told={client: (told[client], after[client]) for client in clients},
         watch=watch,
+        federation=deployment,
     )
 
 
@@ -135,3 +143,21 @@ def _wire(status: dict[str, Any]) -> tuple[int, int]:
     sent = sum(channel["wire_bytes_sent"] for channel in channels)
     received = sum(channel["wire_bytes_received"] for channel in channels)
     return sent + status["flower"]["up"]["wire"], received + status["flower"]["down"]["wire"]
+
+
+def test_clients_predict_in_place_what_one_process_predicts(
+    trained: Trained, tmp_path: Path
+) -> None:
+    federation, run = trained.federation, trained.deployed
+    here = [program("retexo"), "predict", str(run), "--partitions", str(federation.parts)]
+    run_command([*here, "--out", str(tmp_path / "here")], cwd=tmp_path)
+    expected = predicted_tables(tmp_path / "here")
+    said = federation.retexo(*federation.predict_arguments(run), timeout_s=400.0)
+    summary = summary_of(run / "predictions")
+    assert federation.kept_predictions() == expected
+    assert f"below each client's own folder\nsummary         {run}/predictions/" in said
+    assert "test accuracy   0." in said
+    assert summary["nodes"] == sum(text.count(b"\n") - 1 for text in expected.values())
+    again = federation.retexo(*federation.predict_arguments(run), timeout_s=400.0)
+    assert again == f"made already; --overwrite makes them again\n{said}"
+    assert summary_of(run / "predictions") == summary

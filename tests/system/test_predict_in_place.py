@@ -1,4 +1,7 @@
-"""`retexo predict --superlink` with real programs: SuperLink, SuperNodes, agents."""
+"""`retexo predict --superlink` with real programs: what is killed, and what agents open.
+
+What is predicted is compared by tests/system/test_deployment.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tests.support.hosts import Hosts
 from tests.support.limits import PERMISSIVE
 from tests.support.part import wait_until
 from tests.support.places import host_names
-from tests.support.predictions import cut, files_in, summary_of
+from tests.support.predictions import cut, predicted_tables
 from tests.support.runs import train
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
@@ -39,22 +42,6 @@ class Deployed:
     run: Path
     expected: dict[str, bytes]
 
-    @property
-    def command(self) -> list[str | Path]:
-        place = self.deployment
-        return [
-            *("predict", self.run, "--superlink", place.superlink_address),
-            *("--root-certificates", place.root_certificates, "--quiet"),
-        ]
-
-    def kept(self) -> dict[str, bytes]:
-        """Return what clients keep, by name of the file."""
-        found: dict[str, bytes] = {}
-        for client in range(CLIENTS):
-            folder = self.deployment.client_folder(client) / "predictions"
-            found |= {Path(name).name: text for name, text in files_in(folder).items()}
-        return {name: text for name, text in found.items() if name.endswith(".csv")}
-
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
@@ -70,28 +57,14 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
         deployment.run(run, *OPTIONS, timeout_s=600.0)
         command = [program("retexo"), "predict", str(run), "--partitions", str(parts)]
         run_command([*command, "--out", str(out)], cwd=folder)
-        expected = {name: text for name, text in files_in(out).items() if name.endswith(".csv")}
-        yield Deployed(deployment=deployment, run=run, expected=expected)
-
-
-@pytest.mark.deployed
-def test_clients_predict_in_place_what_one_process_predicts(deployed: Deployed) -> None:
-    said = deployed.deployment.retexo(*deployed.command, timeout_s=400.0)
-    summary = summary_of(deployed.run / "predictions")
-    assert deployed.kept() == deployed.expected
-    assert f"below each client's own folder\nsummary         {deployed.run}/predictions/" in said
-    assert "test accuracy   0." in said
-    assert summary["nodes"] == sum(text.count(b"\n") - 1 for text in deployed.expected.values())
-    again = deployed.deployment.retexo(*deployed.command, timeout_s=400.0)
-    assert again == f"made already; --overwrite makes them again\n{said}"
-    assert summary_of(deployed.run / "predictions") == summary
+        yield Deployed(deployment=deployment, run=run, expected=predicted_tables(out))
 
 
 @pytest.mark.deployed
 @pytest.mark.slow
 def test_the_same_command_finishes_after_server_and_agent_were_killed(deployed: Deployed) -> None:
     deployment, place = deployed.deployment, deployed.run / "again"
-    command = (*deployed.command, "--out", place, "--overwrite")
+    command = (*deployment.predict_arguments(deployed.run), "--out", place, "--overwrite")
     part, status = deployment.start_command("predict", *command), place / "status.json"
     wait_until(status.exists, "no prediction has begun", part=part, within_s=200.0)
     time.sleep(1.0)
@@ -102,7 +75,7 @@ def test_the_same_command_finishes_after_server_and_agent_were_killed(deployed: 
     deployment.restart("agent-1")
     deployment.wait_for_supernodes(within_s=200.0)
     deployment.retexo(*command, timeout_s=500.0)
-    assert deployed.kept() == deployed.expected
+    assert deployment.kept_predictions() == deployed.expected
     assert json.loads(status.read_text())["state"] == "finished"
 
 
