@@ -24,7 +24,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("model", ["sage", pytest.param("gcn", marks=pytest.mark.slow)])
 def test_estimate_is_near_the_peak_of_a_real_run(model: str, tmp_path: Path) -> None:
     keys = {
         "dataset": "synthetic:nodes=20000,degree=20,features=100",

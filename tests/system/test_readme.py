@@ -23,12 +23,12 @@ from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system]
 
-#: What has a folder of data sets in it needs one.
+#: What has a folder of data sets in it needs one, and trains for long: each night.
 BLOCKS = [
     pytest.param(
         block,
         id=block.split("\n")[-1].strip(),
-        marks=[pytest.mark.real_graphs] if "DIR" in block else [],
+        marks=[pytest.mark.real_graphs, pytest.mark.slow] if "DIR" in block else [],
     )
     for block in readme_blocks()[2:]
 ]
