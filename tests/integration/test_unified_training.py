@@ -236,13 +236,10 @@ def is_spawned(pid: int) -> bool:
 @pytest.mark.slow
 def test_mini_batches_on_workers_inside_of_rays(tmp_path: Path) -> None:
     """Flower's simulation comes to the sums of one process; its bits: system/test_engines.py."""
-    keys = {"clients": 2, "hidden": 8, "rounds": 3, "dtype": "float64", "balance": "static"}
-    keys |= {"algorithm": "drop", "sampler": "shadow", "batch_nodes": 50, "quiet": True}
-    for name, more in {
-        "inline": {"devices": "cpu:1"},
-        "flower": {"devices": "cpu:2", "engine": "flower"},
-    }.items():
-        retexo_fl.run(out=tmp_path / name, **keys, **more)
+    keys: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 3, "dtype": "float64"}
+    keys |= {"algorithm": "drop", "sampler": "shadow", "batch_nodes": 50, "balance": "static"}
+    retexo_fl.run(out=tmp_path / "inline", devices="cpu:1", quiet=True, **keys)
+    retexo_fl.run(out=tmp_path / "flower", devices="cpu:2", engine="flower", quiet=True, **keys)
     assert largest_difference(tmp_path / "inline", tmp_path / "flower") < 1e-9
 
 
