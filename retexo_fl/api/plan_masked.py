@@ -100,7 +100,7 @@ def single_contributors(
     for numbers in _read_rows(config, shape, parts):
         has = np.zeros(len(counts), bool)
         cuts = np.searchsorted(numbers, begins)
-        for owner in np.flatnonzero(np.diff(cuts)):
+        for owner in map(int, np.flatnonzero(np.diff(cuts))):
             rows = numbers[cuts[owner] : cuts[owner + 1]] - begins[owner]
             for some in _chunks(rows, len(counts)):
                 has[_columns(parts[owner].features[some])] = True
