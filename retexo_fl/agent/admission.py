@@ -12,7 +12,7 @@ from typing import Any, Final
 from retexo_fl.addition import DEVICES
 from retexo_fl.agent.limits import Limits
 from retexo_fl.answer_book import Limit
-from retexo_fl.client.api import BASIS, EVALUATE, GRAM, TRAIN
+from retexo_fl.client.api import BASIS, CHOICE, EVALUATE, GRAM, TRAIN
 from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.device_names import available_cores, parse_devices
@@ -187,6 +187,7 @@ def question_limits(
     blocks = 0 if config.basis == "none" else config.basis_blocks + 1
     # Of rows that a basis of the server's choice has made: another basis is another question.
     products = int(shape.passes_sums)
+    comparisons = int(shape.chooses_basis)
     return {
         TRAIN.message_type: Limit(
             most=most_rounds,
@@ -204,6 +205,11 @@ def question_limits(
             most=blocks,
             refusal=f"asked for more than {blocks} sums of features; expected no more than "
             "basis-blocks and one for the mean",
+        ),
+        CHOICE.message_type: Limit(
+            most=comparisons,
+            refusal="asked to compare bases more often than "
+            f"{counted(comparisons, 'time')}; expected once with basis-rows choose",
         ),
         GRAM.message_type: Limit(
             most=products,

@@ -294,6 +294,7 @@ class AgentJobs:
             carrier=self._carrier,
         )
         job.client.masks.sign_by(self._signer, least_clients=self._limits.least_clients)
+        job.client.least_validation = self._limits.least_train_nodes
         self.had_masked |= job.client.tells_sums_alone
         return job
 

@@ -117,9 +117,10 @@ class Options(TypedDict, total=False):
     """Rounds of the last layer, or of the whole model, whatever patience; 0: as rounds says."""
     basis: Literal["none", "supervised"] | None
     """Whether features become coordinates in a subspace that the train labels choose."""
-    basis_rows: Literal["own", "sums"] | None
+    basis_rows: Literal["own", "sums", "choose"] | None
     """Of which rows: each node's own, so that features never leave a client, or the sums over
-    neighbours that the first layer makes, so that they cross once.
+    neighbours that the first layer makes, so that they cross once; choose: those of both that
+    explain the labels of validation nodes better.
     """
     basis_blocks: int | None
     """Blocks of that subspace, each with a coordinate for each class."""
@@ -219,9 +220,9 @@ class Options(TypedDict, total=False):
     balance: Literal["dynamic", "static"] | None
     """Shares of a client's devices: by measured speed (dynamic), or equal (static)."""
     # ---- Exchange ----
-    boundary_plan: Literal["rows", "cover", "auto"] | None
-    """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
-    rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).
+    boundary_plan: Literal["rows", "cover"] | None
+    """Vectors that clients send: each boundary row once (rows), or the fewest rows and sums of
+    rows (cover; for gcn, sage and gin).
     """
     row_bits: Literal[32, 8, 4, 2] | None
     """Bits of a value in vectors, rounded at random; 32 leaves them as they are."""
@@ -382,7 +383,7 @@ class SweepOptions(TypedDict, total=False):
     rounds: int | Sequence[int] | None
     last_rounds: int | Sequence[int] | None
     basis: Literal["none", "supervised"] | Sequence[Literal["none", "supervised"]] | None
-    basis_rows: Literal["own", "sums"] | Sequence[Literal["own", "sums"]] | None
+    basis_rows: Literal["own", "sums", "choose"] | Sequence[Literal["own", "sums", "choose"]] | None
     basis_blocks: int | Sequence[int] | None
     basis_bits: Literal[32, 8, 4] | Sequence[Literal[32, 8, 4]] | None
     patience: int | Sequence[int] | None
@@ -435,9 +436,7 @@ class SweepOptions(TypedDict, total=False):
     devices: str | Sequence[str] | Sequence[str | Sequence[str]] | None
     balance: Literal["dynamic", "static"] | Sequence[Literal["dynamic", "static"]] | None
     # ---- Exchange ----
-    boundary_plan: (
-        Literal["rows", "cover", "auto"] | Sequence[Literal["rows", "cover", "auto"]] | None
-    )
+    boundary_plan: Literal["rows", "cover"] | Sequence[Literal["rows", "cover"]] | None
     row_bits: Literal[32, 8, 4, 2] | Sequence[Literal[32, 8, 4, 2]] | None
     update_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
     weight_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None

@@ -18,6 +18,7 @@ import numpy as np
 
 from retexo_fl.client.api import (
     BasisRequest,
+    ChoiceRequest,
     CountsAnswer,
     CountsRequest,
     EvaluateAnswer,
@@ -195,14 +196,15 @@ def _predicted(_: PredictRequest, facts: SumFacts) -> Iterator[Declared]:
         yield metric(name=f"{use}_metric", length=facts.metric, over=use)
 
 
-def _products(_: GramRequest, __: SumFacts) -> Iterator[Declared]:
+def _products(_: GramRequest | ChoiceRequest, __: SumFacts) -> Iterator[Declared]:
     yield Count(name="examples", of="train")
 
 
 def _basis_sums(request: BasisRequest, _: SumFacts) -> Iterator[Declared]:
     yield Count(name="examples", of="train")
     if request.weights is None:
-        yield Sum(name="squares", length=2, is_list=True, least=0.0)
+        kinds = len(request.rows.split()) or 1
+        yield Sum(name="squares", length=2 * kinds, is_list=True, least=0.0)
 
 
 def _counted(_: CountsRequest, __: SumFacts) -> Iterator[Declared]:
@@ -223,6 +225,7 @@ _DECLARED: Final[Mapping[type[Request[Any]], Callable[..., Iterator[Declared]]]]
         EvaluateRequest: _evaluated,
         PredictRequest: _predicted,
         BasisRequest: _basis_sums,
+        ChoiceRequest: _products,
         GramRequest: _products,
         CountsRequest: _counted,
         LabelsRequest: _labelled,

@@ -69,8 +69,11 @@ class GraphClient(Answering):
         weights: What it computes with.
         crossing: What it exchanges before stages.
         masks: Its keys and its cohort, or none.
+        least_validation: Of fewer validation nodes it adds no products of rows to sums in the
+            clear.
     """
 
+    least_validation: int = 0
     crossing_class: ClassVar[type[Crossing]] = Crossing
 
     def __init__(

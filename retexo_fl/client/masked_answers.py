@@ -21,6 +21,7 @@ import numpy as np
 from retexo_fl.client.answers import Count, Declared, Sum, SumFacts, sums_of
 from retexo_fl.client.api import (
     BasisRequest,
+    ChoiceRequest,
     CountsRequest,
     GramRequest,
     LabelsRequest,
@@ -122,7 +123,7 @@ def _array_of(request: Request[Any], facts: SumFacts) -> _Array:
         case BasisRequest():
             step = SharedStep.read(request.steps)
             return _Array(name="sums", ring=step.ring, narrow=size, unit=step.unit)
-        case GramRequest():
+        case GramRequest() | ChoiceRequest():
             step = SharedStep.read(request.steps)
             return _Array(name="sums", ring=step.ring, narrow=size, unit=step.unit, is_shared=True)
         case LabelsRequest() if facts.label_words:

@@ -32,7 +32,6 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "row-bits": 8,
                 "update-bits": 8,
                 "weight-bits": 4,
-                "boundary-plan": "auto",
             }
         ),
         "one-shot": MappingProxyType(
@@ -76,6 +75,8 @@ _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
 _FEW_END_TO_END: Final[Mapping[str, Scalar]] = MappingProxyType(
     {"dropout": 0.8, "weight-decay": 0.02}
 )
+#: Where they are not the whole space, validation nodes are asked, too.
+_CHOOSE: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "choose"})
 #: By key, the values that the default profile has on one graph or another.
 _OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
     {
@@ -187,15 +188,17 @@ def fitted_values(
     if name == END_TO_END:
         is_dense = facts.entries_per_row >= _DENSE * facts.features
         return _FEW_END_TO_END if is_few and not is_dense else {}
+    coordinates = int(PROFILES[name]["basis-blocks"]) * facts.classes
+    sums = _CHOOSE if coordinates < facts.features else _SUMS
     if takes_sums and facts.degree >= _HIGH_DEGREE:
-        return _SUMS
+        return sums
     if facts.entries_per_row >= _DENSE * facts.features:
         return _of_dense(facts, takes_sums=takes_sums)
     if is_linear and is_few:
         return _FEW_SUMS
-    coordinates_bytes = int(PROFILES[name]["basis-blocks"]) * facts.classes
-    is_cheap = facts.row_bytes <= _ROWS_PER_COORDINATES * coordinates_bytes
-    return _SUMS if is_linear and is_cheap else {}
+    # A byte each.
+    is_cheap = facts.row_bytes <= _ROWS_PER_COORDINATES * coordinates
+    return sums if is_linear and is_cheap else {}
 
 
 def _of_dense(facts: GraphFacts, *, takes_sums: bool) -> Mapping[str, Scalar]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,13 @@ from retexo_fl.federation.rounds.clients import Untold
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.json_form import read
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
+
+Record = TypeVar("Record")
 
 #: In errors: whose content is not as it was written, though its checksum fits.
 _CHECKPOINT: Final = "the run's checkpoint"
@@ -37,6 +40,7 @@ class JobState:
         partitioning: Name of the partitioning that is trained on; empty until clients report it.
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
         basis: Of the features, as it travels; None before it is found, or without one.
+        basis_rows: Of which rows it is, where validation nodes chose.
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
         absences: By client, how many rounds were closed without its answer.
@@ -53,6 +57,7 @@ class JobState:
     partitioning: str = ""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     basis: np.ndarray | None = None
+    basis_rows: ChosenRows | None = None
     outcomes: list[StageOutcome] = field(default_factory=list)
     missing: dict[int, int] = field(default_factory=dict)
     absences: dict[int, int] = field(default_factory=dict)
@@ -96,7 +101,8 @@ class JobState:
                 exchange_s=float(facts["exchange_s"]),
                 train_s=float(facts["train_s"]),
                 label_facts=tuple(float(fact) for fact in facts.get("label_facts", ())),
-                profile=_profile(facts.get("profile")),
+                profile=_record(ChosenProfile, facts.get("profile")),
+                basis_rows=_record(ChosenRows, facts.get("basis_rows")),
                 _restored=checkpoint,
             )
 
@@ -142,6 +148,7 @@ class JobState:
             "best_round": state.best.round_number,
             "best_score": None if state.best.score is None else asdict(state.best.score),
             "basis": self.basis is not None,
+            "basis_rows": None if self.basis_rows is None else asdict(self.basis_rows),
             # Of the weights alone: owners may agree on something else before a resume.
             "weights_digest": self._digest(ticket.stage).hex(),
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
@@ -241,8 +248,8 @@ def _best(facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> BestWe
     )
 
 
-def _profile(values: Mapping[str, Any] | None) -> ChosenProfile | None:
-    return None if values is None else read(ChosenProfile, values, _CHECKPOINT)
+def _record(kind: type[Record], values: Mapping[str, Any] | None) -> Record | None:
+    return None if values is None else read(kind, values, _CHECKPOINT)
 
 
 def _counts(values: Mapping[str, Any]) -> dict[int, int]:

@@ -112,6 +112,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         boundary_plan=effective_plan(config),
         engine=config.engine,
         profile=job.profile,
+        basis_rows=job.basis_rows,
         test_accuracy=outcome.test.accuracy,
         val_accuracy=last.score.accuracy,
         micro_f1=objective_of(config).micro_f1(outcome.test.accuracy),

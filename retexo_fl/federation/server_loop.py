@@ -35,7 +35,9 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.training import Follower
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
+    BasisChosen,
     ExchangeClosed,
     Finished,
     RoundClosed,
@@ -172,10 +174,12 @@ class ServerLoop(Follower):
 
     # ---- what the strategy tells --------------------------------------------------------------
 
-    def basis_found(self, basis: np.ndarray) -> None:
-        """Write the basis, as a layer before the first."""
+    def basis_found(self, basis: np.ndarray, chosen: ChosenRows | None) -> None:
+        """Write the basis, as a layer before the first; record how its rows were chosen."""
         known = self._joined.federation
         self.run.write_basis(basis, features=known.features, classes=known.classes)
+        if chosen is not None:
+            self.run.log.record(BasisChosen(chosen=chosen, bytes_payload=self._payload_bytes()))
         self._begin_rounds()
 
     def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:

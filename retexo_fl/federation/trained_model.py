@@ -67,6 +67,7 @@ class TrainedModel:
         for name in (
             "features_before_basis",
             "basis_of_sums",
+            "chooses_basis",
             "sends_layer_inputs",
             "passes_sums",
             "edge_features",

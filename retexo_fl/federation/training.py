@@ -22,6 +22,7 @@ from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.methods.pieces.local_steps.script import CorrectedStage
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import UpdateCodec
@@ -38,8 +39,8 @@ class Follower:
     ``retexo run`` writes its run directory in a subclass.
     """
 
-    def basis_found(self, basis: np.ndarray) -> None:
-        """See the basis of the features, as it travels."""
+    def basis_found(self, basis: np.ndarray, chosen: ChosenRows | None) -> None:
+        """See the basis of the features, as it travels, and how its rows were chosen."""
 
     def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:
         """See an exchange that has ended; it went ``along`` with the first round if so."""

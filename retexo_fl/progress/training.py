@@ -14,6 +14,7 @@ from retexo_fl.progress.live_view import LiveView, plain_text
 from retexo_fl.progress.steps import Step
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import (
+    BasisChosen,
     Event,
     ExchangeClosed,
     Finished,
@@ -125,7 +126,8 @@ class LiveTable(LiveView):
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     head = Text(_head(course, names), style="bold")
-    profile = [Text(line, style="dim") for line in _profile_of(course)]
+    chosen = [] if course.chosen_rows is None else [course.chosen_rows.sentence]
+    profile = [Text(line, style="dim") for line in [*_profile_of(course), *chosen]]
     warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
     foot = Text()
     if course.finished:
@@ -253,6 +255,8 @@ def _plain_line(
             return "\n".join([*_warned(warnings), _summary(course)])
         case Waiting():
             return _plain_wait(event)
+        case BasisChosen(chosen=chosen):
+            line = chosen.sentence
         case ExchangeClosed():
             line = _plain_exchange(event)
         case RoundClosed(absent=absent) if _tenth_so_far(event, course) != before[0] or (

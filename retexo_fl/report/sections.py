@@ -47,7 +47,8 @@ def header(run: RunRecord) -> str:
     ]
     profile = result.profile if result else run.course.profile
     lines = [" · ".join(fact for fact in facts if fact)]
-    lines += [] if profile is None else [profile.sentence]
+    chosen = (profile, result.basis_rows if result else run.course.chosen_rows)
+    lines += [choice.sentence for choice in chosen if choice is not None]
     paragraphs = "".join(f'<p class="facts">{escape(line)}</p>' for line in lines)
     return (
         f"<header><div><h1>{escape(dataset)}</h1>"

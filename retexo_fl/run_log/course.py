@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
+    BasisChosen,
     Event,
     ExchangeClosed,
     Finished,
@@ -140,6 +142,7 @@ class RunCourse:
         attempts: How many have begun to train.
         metric: By which weights are selected.
         profile: Of the run; None where its keys were given without any.
+        chosen_rows: Of which rows its basis is, where validation nodes chose.
         moved_bytes: Payload bytes of the run.
         awaited: Clients that are waited for.
         absent: Clients that the last round was closed without.
@@ -158,6 +161,7 @@ class RunCourse:
         self.attempts = 0
         self.metric = "accuracy"
         self.profile: ChosenProfile | None = None
+        self.chosen_rows: ChosenRows | None = None
         self.moved_bytes: int | None = None
         self.awaited: tuple[int, ...] = ()
         self.absent: tuple[int, ...] = ()
@@ -224,6 +228,8 @@ class RunCourse:
         elif isinstance(event, Finished):
             self.end = event
             self.warnings += event.warnings
+        elif isinstance(event, BasisChosen):
+            self.chosen_rows = event.chosen
         elif isinstance(event, RoundsLost):
             self.lost.update(dict.fromkeys(event.rounds))
         elif isinstance(event, ExchangeClosed | RoundClosed | StageClosed):

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from retexo_fl.errors import RunDirectoryError
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.json_form import OMITTED, read
 from retexo_fl.run_log.profile import ChosenProfile
 
@@ -95,6 +96,14 @@ class Moved(Event):
     """Base of events with the payload bytes that the run has moved so far."""
 
     bytes_payload: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisChosen(Moved):
+    """A basis of the features is made, of the rows that validation nodes chose."""
+
+    name: ClassVar[str] = "basis_chosen"
+    chosen: ChosenRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +237,7 @@ EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            *(Started, RoundsLost, Waiting, ExchangeClosed),
+            *(Started, RoundsLost, Waiting, BasisChosen, ExchangeClosed),
             *(RoundClosed, StageClosed, Finished),
         )
     }

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.ledger import KINDS, MEASURES, RARE_KINDS
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.units import format_bytes, format_duration
@@ -141,6 +142,7 @@ class Result:
         dataset: Name of the graph; the next five are the configuration's, ``boundary_plan`` as it
             took effect.
         profile: The profile of the run; None where its keys were given without any.
+        basis_rows: Of which rows its basis is, where validation nodes chose.
         test_accuracy: Of the selected model on all test nodes; None without any.
         val_accuracy: Of the last stage's best round.
         micro_f1: Of classes equal to the accuracy: with one label a node, every false positive is
@@ -173,6 +175,7 @@ class Result:
     boundary_plan: str = ""
     engine: str
     profile: ChosenProfile | None = field(default=None, metadata=OMITTED)
+    basis_rows: ChosenRows | None = field(default=None, metadata=OMITTED)
     test_accuracy: float | None
     val_accuracy: float | None
     micro_f1: float | None

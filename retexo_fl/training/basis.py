@@ -18,6 +18,7 @@ Loan, Matrix Computations, section 10.3.6.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +79,7 @@ class BasisForm:
     def __init__(self, *, features: int, dtype: str, bits: int) -> None:
         self._features = features
         self._dtype = dtype
+        self.bits = bits
         self._grid = None if bits == 32 else Grid(bits)
 
     def encode(self, basis: Basis) -> np.ndarray:
@@ -137,6 +139,41 @@ class BasisForm:
         rest = array[2 * self._features :]
         flat = self._grid.decode(rest) if len(rest) else np.zeros(0, np.float32)
         return (mean << 16).view(np.float32), flat
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays of one dtype as one: bytes behind the lengths of all but the last.
+
+    Floats are as many in each part.
+    """
+    if parts[0].dtype != np.uint8:
+        return np.concatenate(parts)
+    lengths = np.array([len(part) for part in parts[:-1]], "<u4")
+    return np.concatenate([lengths.view(np.uint8), *parts])
+
+
+def parted(array: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return the ``count`` arrays that :func:`joined` was given.
+
+    Raises:
+        RemoteProtocolError: There are not so many.
+    """
+    if count == 1:
+        return [array]
+    if array.dtype != np.uint8:
+        if len(array) % count:
+            raise RemoteProtocolError(
+                f"an array has {len(array)} values; expected a multiple of {count}"
+            )
+        return np.split(array, count)
+    lengths, content = np.split(array, [4 * (count - 1)])
+    if len(lengths) == 4 * (count - 1):
+        ends = np.cumsum(np.frombuffer(lengths.tobytes(), "<u4"), dtype=np.int64)
+        if ends[-1] <= len(content):
+            return np.split(content, ends)
+    raise RemoteProtocolError(
+        f"{len(array)} bytes are not {count} arrays behind the lengths of all but the last"
+    )
 
 
 # ---- what a client adds up -----------------------------------------------------------------------
@@ -245,8 +282,8 @@ class BasisBuilder:
         self._blocks.append(self._form.decode(self._form.encode(made)).directions)
 
     def basis(self, examples: int) -> np.ndarray:
-        """Return the whole basis as it travels, scaled to so many train nodes' coordinates."""
-        mean_square = self._squares / (examples * self._width)
+        """Return all blocks so far as they travel, scaled to so many train nodes' coordinates."""
+        mean_square = self._squares / (examples * self._made)
         scale = 1.0 / math.sqrt(mean_square) if mean_square > 0 else 1.0
         directions = np.concatenate(self._blocks, axis=1).astype(np.float64) * scale
         return self._form.encode(Basis(mean=self._mean, directions=directions))

@@ -16,6 +16,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.masking.keys import KEY_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
+from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape
@@ -27,6 +28,8 @@ Counts: TypeAlias = Mapping[int, Mapping[str, int]]
 #: Of an array in few bits: its head, and values that share a step of one byte.
 _HEAD_BYTES: Final = 8
 _STEP_VALUES: Final = 256
+#: Of the length of an array in few bits that another one follows.
+_LENGTH_BYTES: Final = 4
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
 
@@ -42,6 +45,12 @@ class Record:
 
     coded_bytes: int = 0
     array_bytes: int | None = None
+
+    def times(self, count: int) -> Record:
+        """Return it with ``count`` such arrays as one (:func:`.joined`)."""
+        if self.array_bytes is not None:
+            return replace(self, array_bytes=count * self.array_bytes)
+        return replace(self, coded_bytes=count * self.coded_bytes + _LENGTH_BYTES * (count - 1))
 
     @property
     def more_bytes(self) -> int:
@@ -159,15 +168,35 @@ class _Messages:
 
     def _basis(self) -> Iterator[Asked]:
         """Yield the questions for a basis: the mean, then one block after the other."""
-        shape = self._shape
+        shape, classes = self._shape, self._shape.classes
         if not shape.basis_blocks:
             return
-        mean = self._sums(1, down=Record(), masked_bits=64)
+        both = probe_blocks(shape)
+        kinds = len(KINDS) if both else 1
+        mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds)
         yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
-        yield self._sums(shape.classes, down=self._basis_record(0))
-        if shape.basis_blocks > 1:
-            more = self._sums(shape.classes, down=self._basis_record(shape.classes))
-            yield replace(more, count=shape.basis_blocks - 1)
+        yield self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
+        if both > 1:
+            more = self._sums(classes, down=self._basis_record(classes, kinds), kinds=kinds)
+            yield replace(more, count=both - 1)
+        if both:
+            yield self._comparison()
+        if left := shape.basis_blocks - (both or 1):
+            more = self._sums(classes, down=self._basis_record(classes))
+            yield replace(more, count=left)
+
+    def _comparison(self) -> Asked:
+        """Return the question of which rows the basis is to be."""
+        products = self._summed(choice_values(self._shape), 32, masked_bits=MASKED_GRAM_BITS)
+        asked = sorted({*self._updating, *self._validating})
+        return Asked(
+            stage=0,
+            purpose="choice",
+            clients=asked,
+            down=(self._basis_record(probe_width(self._shape), len(KINDS)),),
+            up=(products,),
+            training=frozenset(asked),
+        )
 
     def _stage(self, stage: int, size: int, *, before: int | None) -> Iterator[Asked]:
         """Yield the messages of a stage of ``size`` weights, after one of so many ``before``."""
@@ -249,10 +278,11 @@ class _Messages:
         yield Asked(stage=stage, purpose="publish", clients=self._everyone, down=(made_by,))
         yield Asked(stage=stage, purpose="collect", clients=self._everyone)
 
-    def _sums(self, columns: int, *, down: Record, masked_bits: int = 0) -> Asked:
-        """Return the question for the sums of F x ``columns`` values of a basis."""
+    def _sums(self, columns: int, *, down: Record, masked_bits: int = 0, kinds: int = 1) -> Asked:
+        """Return the question for the sums of F x ``columns`` values of bases of some kinds."""
         values, bits = self._shape.features * columns, self._config.basis_bits
-        up = self._summed(values, bits, masked_bits=masked_bits or masked_sum_bits(bits))
+        masked_bits = masked_bits or masked_sum_bits(bits)
+        up = self._summed(values, bits, masked_bits=masked_bits, kinds=kinds)
         return Asked(
             stage=0,
             purpose="basis",
@@ -266,13 +296,13 @@ class _Messages:
         """Return what the rows of the first stage are made by: a whole basis, or nothing."""
         return self._basis_record(self._shape.inputs) if self._shape.basis_blocks else Record()
 
-    def _basis_record(self, columns: int) -> Record:
-        """Return a mean, and so many directions."""
+    def _basis_record(self, columns: int, kinds: int = 1) -> Record:
+        """Return means, and so many directions, of bases of some kinds."""
         features, bits = self._shape.features, self._config.basis_bits
         if bits == 32:
-            return self._coded(features * (1 + columns), bits)
+            return self._coded(features * (1 + columns), bits).times(kinds)
         directions = self._coded(features * columns, bits).coded_bytes if columns else 0
-        return Record(coded_bytes=_MEAN_BYTES * features + directions)
+        return Record(coded_bytes=_MEAN_BYTES * features + directions).times(kinds)
 
     def _selected(self, size: int) -> Record:
         """Return the selected weights of a stage that is over."""
@@ -283,10 +313,10 @@ class _Messages:
             return self._coded(values, bits)
         return Record(coded_bytes=masked_update_bytes(values, bits, self._terms))
 
-    def _summed(self, values: int, bits: int, *, masked_bits: int) -> Record:
+    def _summed(self, values: int, bits: int, *, masked_bits: int, kinds: int = 1) -> Record:
         if not self._masked:
-            return self._coded(values, bits)
-        return Record(coded_bytes=Ring(masked_bits).size(values))
+            return self._coded(values, bits).times(kinds)
+        return Record(coded_bytes=Ring(masked_bits).size(kinds * values))
 
     def _coded(self, values: int, bits: int) -> Record:
         """Return an array in so many bits a value, as long as it is at most."""

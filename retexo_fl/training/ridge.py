@@ -22,11 +22,15 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.graph.features import Features
+from retexo_fl.training.judging import indicators
 
 #: Candidates for the penalty, as shares of the rows' mean variance over coordinates, times n.
 _PENALTIES: Final = tuple(10.0 ** (step / 4 - 6) for step in range(29))
 
 
+#: The mean square of a coordinate over a client's nodes, which is near 1 on average, is less.
+#: Numbers then have steps of 2**-28 for each node.
+MOST_SQUARE: Final = 2.0**11
 #: Of a sum under masks.
 MASKED_GRAM_BITS: Final = 40
 
@@ -40,17 +44,15 @@ def gram_sums(rows: Features, labels: np.ndarray, classes: int) -> np.ndarray:
     """Return a client's part of G and B, flat: (:func:`gram_values`,) float64.
 
     Args:
-        rows: (n, D) that the layer reads of its train nodes.
-        labels: (n,) their classes.
+        rows: (n, D) that the layer reads of some nodes.
+        labels: Of these, as for :func:`.indicators`.
         classes: C.
     """
     wide = rows.astype(np.float64)
     dense = wide if isinstance(wide, np.ndarray) else wide.toarray()
     beside = np.column_stack([dense, np.ones(len(labels))])
-    indicators = np.zeros((len(labels), classes))
-    indicators[np.arange(len(labels)), labels] = 1.0
     upper = (beside.T @ beside)[np.triu_indices(beside.shape[1])]
-    return np.concatenate([upper, (beside.T @ indicators).reshape(-1)])
+    return np.concatenate([upper, (beside.T @ indicators(labels, classes)).reshape(-1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,32 +72,95 @@ class RidgeFit:
 
 def fit(sums: np.ndarray, *, width: int, classes: int) -> RidgeFit:
     """Fit the weights that explain the labels best, from (:func:`gram_values`,) summed sums."""
-    gram, products = _unpacked(sums.astype(np.float64), width, classes)
-    count = float(gram[width, width])
-    means, class_shares = gram[width, :width] / count, products[width] / count
-    # About their means, so that the bias is free.
-    scatter = gram[:width, :width] - count * np.outer(means, means)
-    explained = products[:width] - count * np.outer(means, class_shares)
-    values, vectors = np.linalg.eigh(scatter)
-    values = np.maximum(values, 0.0)
-    turned = vectors.T @ explained
-    scale = values.sum() / width or 1.0
-    # Indicators have squares of one.
-    total = count - count * float(class_shares @ class_shares)
+    solved = _Solved.of(sums, width, classes)
+    return solved.fit(min(_PENALTIES, key=solved.cross_validation))
 
-    def score(penalty: float) -> float:
-        """Return the generalised cross-validation of a penalty."""
-        kept = values + penalty * scale
-        shrunk = turned / kept[:, None]
-        left = total - 2.0 * float(np.sum(shrunk * turned))
-        left += float(np.sum(values[:, None] * shrunk**2))
+
+def least_error(
+    train: np.ndarray, validation: np.ndarray, squares: float, *, width: int, classes: int
+) -> float:
+    """Return the least squared error on validation nodes of what train nodes give, a node.
+
+    Least among all penalties. Of weights W with their biases it is ``|Y|^2 - 2 W.B + W.G W``.
+
+    Args:
+        train: (:func:`gram_values`,) summed sums of train nodes.
+        validation: The same of validation nodes, of which there is one at least.
+        squares: ``|Y|^2`` of validation nodes.
+        width: D.
+        classes: C.
+    """
+    solved = _Solved.of(train, width, classes)
+    gram, products = _unpacked(validation.astype(np.float64), width, classes)
+
+    def error(penalty: float) -> float:
+        found = solved.fit(penalty)
+        weights = np.vstack([found.weight, found.bias])
+        explained = 2.0 * float(np.sum(weights * products))
+        return squares - explained + float(np.sum(weights * (gram @ weights)))
+
+    return min(map(error, _PENALTIES)) / float(gram[width, width])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Solved:
+    """What the fits of all penalties have in common.
+
+    Attributes:
+        count: n.
+        means: (D,) of the rows.
+        class_shares: (C,) of the labels.
+        values: (D,) eigenvalues of the rows' scatter about their means, so that the bias is free.
+        vectors: (D, D) its eigenvectors.
+        turned: (D, C) what rows and labels have in common about their means, along these.
+        scale: Mean of the eigenvalues.
+    """
+
+    count: float
+    means: np.ndarray
+    class_shares: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+    turned: np.ndarray
+    scale: float
+
+    @classmethod
+    def of(cls, sums: np.ndarray, width: int, classes: int) -> _Solved:
+        gram, products = _unpacked(sums.astype(np.float64), width, classes)
+        count = float(gram[width, width])
+        means, class_shares = gram[width, :width] / count, products[width] / count
+        scatter = gram[:width, :width] - count * np.outer(means, means)
+        explained = products[:width] - count * np.outer(means, class_shares)
+        values, vectors = np.linalg.eigh(scatter)
+        values = np.maximum(values, 0.0)
+        return cls(
+            count=count,
+            means=means,
+            class_shares=class_shares,
+            values=values,
+            vectors=vectors,
+            turned=vectors.T @ explained,
+            scale=values.sum() / width or 1.0,
+        )
+
+    def fit(self, penalty: float) -> RidgeFit:
+        """Return the weights with a penalty."""
+        shrunk = self.turned / (self.values + penalty * self.scale)[:, None]
+        weight = self.vectors @ shrunk
+        bias = self.class_shares - self.means @ weight
+        return RidgeFit(weight=weight, bias=bias, penalty=penalty)
+
+    def cross_validation(self, penalty: float) -> float:
+        """Return the generalised cross-validation of a penalty; labels are indicators."""
+        kept = self.values + penalty * self.scale
+        shrunk = self.turned / kept[:, None]
+        # Indicators have squares of one.
+        left = self.count - self.count * float(self.class_shares @ self.class_shares)
+        left -= 2.0 * float(np.sum(shrunk * self.turned))
+        left += float(np.sum(self.values[:, None] * shrunk**2))
         # Of the residuals' n degrees of freedom, the share that the fit leaves; at least one.
-        share = max(1.0 - (1.0 + float(np.sum(values / kept))) / count, 1.0 / count)
-        return left / share**2
-
-    penalty = min(_PENALTIES, key=score)
-    weight = vectors @ (turned / (values + penalty * scale)[:, None])
-    return RidgeFit(weight=weight, bias=class_shares - means @ weight, penalty=penalty)
+        share = 1.0 - (1.0 + float(np.sum(self.values / kept))) / self.count
+        return left / max(share, 1.0 / self.count) ** 2
 
 
 def _unpacked(sums: np.ndarray, width: int, classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -47,6 +47,8 @@ class ModelShape:
             that is trained end to end has none.
         features_before_basis: F where the first layer reads coordinates of a basis; 0 without one.
         basis_of_sums: The basis is of what the first layer sums, so that features cross.
+        chooses_basis: It is of that, or of each node's own rows though features cross, as
+            validation nodes decide while it is made.
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         passes_sums: Layers before the last have no weights, and pass on what they read.
@@ -67,6 +69,7 @@ class ModelShape:
     heads_between: bool = True
     features_before_basis: int = 0
     basis_of_sums: bool = False
+    chooses_basis: bool = False
     sends_layer_inputs: bool = False
     passes_sums: bool = False
     edge_features: int = 0
@@ -105,7 +108,9 @@ class ModelShape:
             dtype=config.dtype,
             heads_between=not algorithm.end_to_end,
             features_before_basis=before,
-            basis_of_sums=before > 0 and config.basis_rows == "sums",
+            basis_of_sums=before > 0 and config.basis_rows != "own",
+            # Where it is the whole space, both span the same.
+            chooses_basis=inputs < before and config.basis_rows == "choose",
             # A sum that a peer would send is of rows behind a layer, not before it.
             sends_layer_inputs=(
                 config.row_bits < 32 and effective_plan(config) == "rows" and not solves
@@ -235,10 +240,10 @@ def _check_factors(config: RunConfig) -> None:
 
 
 def _check_basis_rows(config: RunConfig) -> None:
-    if config.basis_rows == "sums" and layer_class(config.model).fixed_width(1) is None:
+    if config.basis_rows != "own" and layer_class(config.model).fixed_width(1) is None:
         raise ConfigurationError(
-            f"basis-rows: sums does not go with model {config.model}, whose first layer makes no "
-            "fixed sums of features; expected own, or a model as gcn, sage, gin"
+            f"basis-rows: {config.basis_rows} does not go with model {config.model}, whose first "
+            "layer makes no fixed sums of features; expected own, or a model as gcn, sage, gin"
         )
 
 

@@ -24,6 +24,7 @@ from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
+from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
@@ -162,9 +163,18 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
     features, classes, blocks = shape.features, shape.classes, shape.basis_blocks
     if not blocks:
         return 0, 0, 0
-    up = features * (1 + classes * blocks)
-    down = features * (blocks + classes * (blocks - 1))
+    # Of which the first are made of own rows, too, where these are chosen between.
+    both = probe_blocks(shape)
+    up = features * (1 + bool(both) + classes * (blocks + both))
+    down = features * (blocks + both + classes * (blocks - 1 + max(0, both - 1)))
     return up, down, features * (1 + shape.inputs)
+
+
+def comparison_values(shape: ModelShape) -> tuple[int, int]:
+    """Return what a comparison of bases takes in values: of each client, and sent to each."""
+    if not shape.chooses_basis:
+        return 0, 0
+    return choice_values(shape), len(KINDS) * shape.features * (1 + probe_width(shape))
 
 
 class Forecast(ABC):
@@ -397,10 +407,16 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     nodes, (in_round, in_evaluation) = Beside(counts=1), size.moved[1:] or (0, 0)
     features, blocks = shape.features, shape.basis_blocks
     if blocks:
-        squares = nodes + Beside(wide=2)
-        yield from asked(training, squares, numbers_bytes=_WIDE_BYTES * features)
-        numbers_bytes = Ring(masked_sum_bits(size.basis_bits)).size(features * shape.classes)
-        yield from asked(training, nodes, count=blocks, numbers_bytes=numbers_bytes)
+        both = probe_blocks(shape)
+        kinds = len(KINDS) if both else 1
+        squares = nodes + Beside(wide=2 * kinds)
+        yield from asked(training, squares, numbers_bytes=_WIDE_BYTES * features * kinds)
+        ring, values = Ring(masked_sum_bits(size.basis_bits)), features * shape.classes
+        yield from asked(training, nodes, count=both, numbers_bytes=ring.size(kinds * values))
+        yield from asked(training, nodes, count=blocks - both, numbers_bytes=ring.size(values))
+    if shape.chooses_basis:
+        products = Ring(MASKED_GRAM_BITS).size(choice_values(shape))
+        yield from asked(in_rounds, nodes, numbers_bytes=products)
     # Nodes and right ones; loss.
     judged = Beside(counts=2, wide=1) + size.metric
     if shape.passes_sums:

@@ -73,9 +73,12 @@ def test_features_cross_once_before_a_basis_of_sums(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["gat", "sage-pool"])
 def test_layers_without_fixed_sums_have_no_basis_of_them(tmp_path: Path, model: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"basis-rows: sums .* {model}.*expected own"):
-        train(tmp_path / "run", **KEYS, basis_rows="sums", model=model)
-    assert not (tmp_path / "run" / "result.json").exists()
+    for rows in ("sums", "choose"):
+        with pytest.raises(
+            ConfigurationError, match=f"basis-rows: {rows} .* {model}.*expected own"
+        ):
+            train(tmp_path / "run", **KEYS, basis_rows=rows, model=model)
+        assert not (tmp_path / "run" / "result.json").exists()
 
 
 @pytest.mark.parametrize("rows", ["own", "sums"])

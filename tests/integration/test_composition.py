@@ -63,9 +63,13 @@ _STEPS: Final = {"local_steps": 2, "local_optimizer": "sgd", "local_learning_rat
 #: What a cell is made of, and the keys that say so.
 PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "lean": {
-        key.replace("-", "_"): value
-        for key, value in profile_values("lean").items()
-        if key != "rounds"
+        **{
+            key.replace("-", "_"): value
+            for key, value in profile_values("lean").items()
+            if key != "rounds"
+        },
+        # Fewer coordinates than features, so that there is something to choose.
+        **{"basis_rows": "choose", "basis_blocks": 4},
     },
     "links": {"task": "links", "split": "auto"},
     "local steps": _STEPS,

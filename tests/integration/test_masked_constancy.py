@@ -25,6 +25,7 @@ from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client import schema
 from retexo_fl.client.api import (
     BasisRequest,
+    ChoiceRequest,
     CollectRequest,
     ColumnsRequest,
     ColumnSumsRequest,
@@ -47,6 +48,7 @@ from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import Basis, BasisForm
+from retexo_fl.training.basis_choice import probe_width
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from tests.integration.test_shared_recipe import Asked
 from tests.support.adversary import Adversary
@@ -157,6 +159,7 @@ def _questions(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
     yield "no predictions", PredictRequest(ticket=ticket, weights=server.weights, form="npz")
     yield "no basis", BasisRequest(ticket=ticket)
     yield "no products", GramRequest(ticket=ticket)
+    yield "no comparison", ChoiceRequest(ticket=ticket, weights=np.zeros(2, np.float32))
     weights = np.full(num_weights(ModelShape.of_part(server.config, server.parts[0]), 0), 1e30)
     for scale in (0.0, 1.0, np.nan):
         made = (scale * weights).astype(np.float32)
@@ -199,6 +202,30 @@ def _of_products(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
     for number, exponent in enumerate((0, -100), start=1):
         steps = SharedStep(32, exponent).told
         yield f"products {number}", GramRequest(ticket=server.ticket(number=number), steps=steps)
+
+
+def _of_a_choice(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
+    """Yield sums of both kinds of rows, and comparisons of bases in which all fits, and none."""
+    server.greet(1)
+    server.hand_out(1, range(CLIENTS))
+    ticket = server.ticket()
+    for asked in (PublishRequest(ticket=ticket), CollectRequest(ticket=ticket, close=True)):
+        for client in server.clients:
+            client.ask(asked)
+    yield "sums", BasisRequest(ticket=ticket, rows="own sums")
+    shape = ModelShape.of_part(server.config, server.parts[0])
+    values = 2 * shape.features * (1 + probe_width(shape))
+    for number, (exponent, scale) in enumerate(
+        ((0, 0.0), (-20, 1.0), (-100, 1.0), (0, 1e30)), start=1
+    ):
+        yield (
+            f"comparison {number}",
+            ChoiceRequest(
+                ticket=server.ticket(number=number),
+                weights=np.full(values, scale, np.float32),
+                steps=SharedStep(32, exponent).told,
+            ),
+        )
 
 
 def _of_predictions(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
@@ -258,6 +285,11 @@ def _all_seen(
             {"HelloAnswer", "MaskedAnswer", "PublishAnswer", "CollectAnswer"},
         ),
         ({"basis": "supervised", "basis-blocks": 4}, _of_a_basis, {"MaskedAnswer"}),
+        (
+            {"basis": "supervised", "basis-rows": "choose", "basis-blocks": 2, "model": "gcn"},
+            _of_a_choice,
+            {"MaskedAnswer"},
+        ),
         ({"solver": "ridge"}, _of_products, {"MaskedAnswer"}),
         ({}, _of_predictions, {"MaskedAnswer", "LocalProtocolError"}),
         ({"metric": "macro-f1"}, _of_predictions, {"MaskedAnswer", "LocalProtocolError"}),

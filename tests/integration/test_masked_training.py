@@ -67,6 +67,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "sampled": {"algorithm": "drop", "sampler": "neighbour", "fanouts": "5/5", "batch_nodes": 64},
     "basis": {"basis": "supervised", "basis_blocks": 2},
     "lean": {"basis": "supervised", "basis_rows": "sums", "update_bits": 8, "weight_bits": 8},
+    "choice": {"basis": "supervised", "basis_rows": "choose", "basis_blocks": 4},
     "ridge": {"solver": "ridge", "model": "gcn"},
     "balanced": {"model": "gat", "heads": 2, "class_weights": "balanced", "metric": "macro-f1"},
     "ranking": {"model": "gin", "metric": "roc-auc", "dtype": "float64"},

@@ -102,7 +102,12 @@ def test_standard_moves_fewer_vectors_along_a_cover_as_predicted(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "keys", [{"clients": 3}, {"clients": 30, "basis_blocks": 3, "model": "gcn"}]
+    "keys",
+    [
+        {"clients": 3},
+        {"clients": 30, "basis_blocks": 3, "model": "gcn"},
+        *({"clients": 4, "basis_rows": "choose", "basis_blocks": blocks} for blocks in (2, 3, 5)),
+    ],
 )
 def test_a_basis_takes_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**keys, "algorithm": "lazy", "basis": "supervised", "codec": "dense"}
@@ -124,6 +129,10 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 3, "dtype": "float64", "metric": "macro-f1", "class_weights": "balanced"},
         {"clients": 4, "basis": "supervised", "basis_blocks": 2, **QUORUM},
         {"clients": 4, "basis": "supervised", "basis_rows": "sums", "model": "gcn"},
+        *(
+            {"clients": 4, "basis": "supervised", "basis_rows": "choose", "basis_blocks": blocks}
+            for blocks in (2, 3, 5)
+        ),
         {"clients": 5, "solver": "ridge", "model": "gcn", "basis": "supervised"},
         {"clients": 4, "algorithm": "standard", "update_bits": 4},
         {"clients": 4, "algorithm": "propagation", "model": "gcn"},
@@ -148,7 +157,7 @@ def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any
         # Where validation nodes do not count, weights are not sent for them.
         predicted = plan["algorithms"][config.algorithm]["weights_down"]
         assert ledger.sum(kind="weights_down").raw == predicted
-    asked = ("counts", "labels", "basis", "gram", "train", "evaluate", "collect")
+    asked = ("counts", "labels", "basis", "choice", "gram", "train", "evaluate", "collect")
     of_answers = {"kind": "control", "direction": "out", "peer": SERVER}
     answers = {what: ledger.sum(purpose=what, **of_answers) for what in asked}
     # Whether an exchange is complete is told beside that, and 0 of what is not told.
@@ -191,6 +200,7 @@ LEAN = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items() 
     [
         *((links, {"dataset": "cora", **LEAN}) for links in MOST_MORE),
         (SLOW, {"dataset": "cora", **LEAN, "basis_rows": "sums", "model": "gcn"}),
+        (SLOW, {"dataset": "cora", **LEAN, "basis_rows": "choose"}),
         (FAST, {"dataset": "digits", **LEAN, "update_bits": 4, "clients": 5}),
         (SLOW, {"dataset": "digits", **LEAN, "basis": "none", "weight_bits": 32}),
         (FAST, {"dataset": "digits", "algorithm": "standard", "weight_bits": 4, "codec": "dense"}),

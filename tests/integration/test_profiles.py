@@ -48,8 +48,8 @@ def test_a_profile_gives_way_to_a_file_and_both_to_options(retexo: CommandLine) 
         *("run", "--profile", "lean", "--config", "keys.toml", "--patience", "0"),
         *("--update-bits", "4", "--out", "run", "--quiet"),
     )
-    # The digits have 64 features, all of them of use, and the layer reads and makes as many.
-    fitted = {"basis-rows": "sums", "basis-blocks": 7, "boundary-plan": "cover"}
+    # The digits have 64 features, all of them of use.
+    fitted = {"basis-rows": "sums", "basis-blocks": 7}
     own = {"rounds": 3, "patience": 0, "update-bits": 4, "clients": 3, "hidden": 8}
     found = {key: value for key, value in written("run").items() if key != "out"}
     assert found == {
@@ -75,11 +75,11 @@ def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine) -> None:
     tiny = ("--dataset", words, "--rounds", "1", "--hidden", "4", "--clients", "2")
     ended = retexo("run", *tiny, "--profile", "lean", "--out", "run")
     assert ended.code == 0
-    assert written("run")["basis-rows"] == "sums"
+    assert written("run")["basis-rows"] == "choose"
     told = re.search(r"^profile lean, as asked: (.+?) \((.+)\)$", ended.err, re.MULTILINE)
     assert told is not None
     assert told.groups() == (
-        "basis-rows sums",
+        "basis-rows choose",
         f"{facts_of(words).train_nodes} train nodes, 40 features with 7.4 entries in a row, "
         "mean degree 30",
     )

@@ -383,6 +383,10 @@ IN_A_JOB = [
         "^client 0: asked for sums of products more often than 0 times; expected once with",
     ),
     of_agent(
+        lambda found: found.ask(api.ChoiceRequest(ticket=ROUND, weights=np.zeros(2, np.float32))),
+        "^client 0: asked to compare bases more often than 0 times; expected once with basis-rows",
+    ),
+    of_agent(
         lambda found: found.ask(api.BasisRequest(ticket=ROUND)),
         "^client 0: asked for more than 0 sums of features; expected no more than basis-blocks",
     ),
@@ -494,6 +498,7 @@ def masked_client(folder: Path, row: Refusal) -> api.ClientApi:
     return found
 
 
+CHOOSES = {"basis": "supervised", "basis-rows": "choose", "basis-blocks": 4}
 IN_A_PROCESS = [
     of_client(
         api.HelloRequest(ticket=replace(NEW, job="job-2")),
@@ -513,6 +518,45 @@ IN_A_PROCESS = [
         error=LocalProtocolError,
         sentence="^query.basis 1/0/1: this or a later sum was answered for other weights",
         keys={"basis": "supervised"},
+    ),
+    *(
+        of_client(
+            api.BasisRequest(ticket=NEW, rows=rows),
+            f"asked for sums of '{rows}'; expected none by name but with basis-rows choose",
+            keys={"basis": "supervised", "basis-rows": "sums"},
+        )
+        for rows in ("own", "own sums")
+    ),
+    *(
+        of_client(
+            api.BasisRequest(ticket=replace(NEW, round=block), rows=rows),
+            f"^block {block}: asked for sums of '{rows}'; expected {expected}$",
+            keys=CHOOSES,
+        )
+        for block, rows, expected in (
+            (0, "own", "own sums"),
+            (0, "", "own sums"),
+            (3, "sums own", "own sums"),
+            (3, "sums", "own sums"),
+            (4, "own sums", "own or sums"),
+            (4, "", "own or sums"),
+        )
+    ),
+    of_client(
+        api.ChoiceRequest(ticket=NEW, weights=np.zeros(2 * 64 * 31, np.float32)),
+        "asked to compare bases; expected basis-rows choose, and fewer directions than features",
+        keys={"basis": "supervised", "basis-rows": "sums"},
+    ),
+    of_client(
+        api.ChoiceRequest(ticket=NEW, weights=np.zeros(2 * 64 * 30, np.float32)),
+        "bases have other directions than expected: 30 each",
+        keys=CHOOSES,
+    ),
+    of_client(
+        api.ChoiceRequest(ticket=NEW, weights=np.zeros(2 * 64 * 31, np.float32)),
+        "^client 0: the exchange of stage 0 is not closed$",
+        ExchangeIncomplete,
+        keys=CHOOSES,
     ),
     of_client(
         api.GramRequest(ticket=replace(FIRST, stage=1)),

@@ -74,12 +74,15 @@ from retexo_fl.client.api.recipe import (
 )
 from retexo_fl.client.api.rounds import (
     BASIS,
+    CHOICE,
     EVALUATE,
     GRAM,
     MOST_SUMS,
     TRAIN,
     BasisAnswer,
     BasisRequest,
+    ChoiceAnswer,
+    ChoiceRequest,
     EvaluateAnswer,
     EvaluateRequest,
     GramAnswer,
@@ -92,6 +95,7 @@ from retexo_fl.client.api.rounds import (
 
 __all__ = [
     "BASIS",
+    "CHOICE",
     "COLLECT",
     "COLUMNS",
     "COLUMN_SUMS",
@@ -119,6 +123,8 @@ __all__ = [
     "Answering",
     "BasisAnswer",
     "BasisRequest",
+    "ChoiceAnswer",
+    "ChoiceRequest",
     "ClientApi",
     "CollectAnswer",
     "CollectRequest",

@@ -14,7 +14,15 @@ from retexo_fl.client.api.exchange import COLLECT, PUBLISH, RELAY
 from retexo_fl.client.api.job import COUNTS, END, HELLO, INTRODUCE, KEYS, LABELS
 from retexo_fl.client.api.predictions import PREDICT, PREDICTED
 from retexo_fl.client.api.recipe import COLUMN_SUMS, COLUMNS, RECIPE, SUMMARY
-from retexo_fl.client.api.rounds import BASIS, EVALUATE, GRAM, TRAIN, EvaluateRequest, MaskedAnswer
+from retexo_fl.client.api.rounds import (
+    BASIS,
+    CHOICE,
+    EVALUATE,
+    GRAM,
+    TRAIN,
+    EvaluateRequest,
+    MaskedAnswer,
+)
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.updates.digest import array_digest
 
@@ -23,7 +31,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
     {
         question.name: question
         for question in (
-            *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
+            *(HELLO, INTRODUCE, BASIS, CHOICE, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
             *(SUMMARY, COLUMNS, COLUMN_SUMS, RECIPE),
             *(KEYS, COUNTS, LABELS, END),
@@ -32,7 +40,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
 )
 #: Answered by sums, which may be masked.
 _SUMMED: Final = frozenset(
-    question.request for question in (BASIS, GRAM, COUNTS, LABELS, TRAIN, EVALUATE, PREDICT)
+    question.request for question in (BASIS, CHOICE, GRAM, COUNTS, LABELS, TRAIN, EVALUATE, PREDICT)
 )
 _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}
 
@@ -77,6 +85,9 @@ def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
     facts = np.asarray(getattr(request, "label_facts", ()), np.float64)
     told = hashlib.sha256(b"retexo masked weights 2" + request.ticket.weights_digest)
     told.update(facts.tobytes())
+    if rows := getattr(request, "rows", ""):
+        # No multiple of 8 bytes, as facts are.
+        told.update(f"rows: {rows}".encode())
     if weights is not None:
         told.update(array_digest(weights))
     return told.digest()

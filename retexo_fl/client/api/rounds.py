@@ -159,13 +159,17 @@ class BasisRequest(Request["BasisAnswer"]):
 
     Attributes:
         ticket: ``round`` is the number of the block; 0 asks for the sums of features.
-        weights: The mean, and from the second block on the last block; None for the sums.
+        weights: The mean, and from the second block on the last block; None for the sums. Of two
+            kinds of rows, those of both (:func:`.joined`).
+        rows: Where it is chosen of which rows a basis is made, of which these are: ``own``,
+            ``sums``, or both, separated by a space.
         steps: Under masks, of what the sums of products are multiples (:class:`.SharedStep`).
         label_facts: Of a regression, as in :class:`TrainRequest`.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray | None = None
+    rows: str = ""
     steps: bytes | None = None
     label_facts: tuple[float, ...] = ()
 
@@ -181,6 +185,30 @@ class BasisAnswer:
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))
     squares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceRequest(Request["ChoiceAnswer"]):
+    """Add up what tells which of two bases explains labels better (:mod:`.training.basis_choice`).
+
+    Attributes:
+        ticket: ``round`` is the number of blocks.
+        weights: The bases of own rows and of sums (:func:`.joined`).
+        steps: As in :class:`BasisRequest`; likewise ``label_facts``.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray
+    steps: bytes | None = None
+    label_facts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceAnswer:
+    """Sums over train and validation nodes as :func:`.choice_sums` has them; how many train."""
+
+    sums: np.ndarray
+    examples: int = field(metadata=named("num-examples"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +235,9 @@ class MaskedAnswer:
     """An answer of which only the sum over a whole cohort can be read.
 
     It takes the place of a :class:`TrainAnswer`, :class:`EvaluateAnswer`, :class:`BasisAnswer`,
-    :class:`GramAnswer`, :class:`CountsAnswer`, :class:`LabelsAnswer` or :class:`PredictAnswer`, as
-    :mod:`retexo_fl.client.masked_answers` has their numbers. A :class:`ColumnSumsRequest` has no
-    other answer.
+    :class:`ChoiceAnswer`, :class:`GramAnswer`, :class:`CountsAnswer`, :class:`LabelsAnswer` or
+    :class:`PredictAnswer`, as :mod:`retexo_fl.client.masked_answers` has their numbers. A
+    :class:`ColumnSumsRequest` has no other answer.
 
     Attributes:
         numbers: uint8, packed numbers of the answer's array, masked; may be empty. Of tables one
@@ -230,6 +258,7 @@ class MaskedAnswer:
 
 
 BASIS: Final = Question("basis", "query.basis", BasisRequest, BasisAnswer)
+CHOICE: Final = Question("choice", "query.choice", ChoiceRequest, ChoiceAnswer)
 GRAM: Final = Question("gram", "query.gram", GramRequest, GramAnswer)
 TRAIN: Final = Question("train_layer", "train.layer", TrainRequest, TrainAnswer)
 EVALUATE: Final = Question("evaluate_layer", "evaluate.layer", EvaluateRequest, EvaluateAnswer)

@@ -17,6 +17,7 @@ from retexo_fl.training.volume import (
     PredictedVolume,
     TrainingSize,
     basis_values,
+    comparison_values,
     item_bytes,
     parameters_by_stage,
 )
@@ -40,6 +41,7 @@ class LazyForecast(Forecast):
         of products once.
         """
         basis_up, basis_down, basis = basis_values(shape)
+        comparison_up, comparison_down = comparison_values(shape)
         parameters = self.parameters(shape)
         item = item_bytes(shape)
         crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
@@ -51,10 +53,12 @@ class LazyForecast(Forecast):
         beyond = size.validation_clients * sum(parameters)
         beyond += size.clients * sum(parameters[:-1])
         beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
+        beyond += size.asked_clients * comparison_down
+        sums = size.training_clients * basis_up + size.asked_clients * comparison_up + grams
         return PredictedVolume(
             boundary_training=item * size.vectors * crossing,
             boundary_evaluation=0,
-            updates_up=item * (size.training_clients * (updates + basis_up) + grams),
+            updates_up=item * (size.training_clients * updates + sums),
             weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),
             weights_beyond=item * beyond,
         )

@@ -13,7 +13,6 @@ the exchange before it, and the sums in those that end the last one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -26,12 +25,8 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.training import Script, Training
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.methods.pieces.basis.script import find_basis
-from retexo_fl.training.ridge import MASKED_GRAM_BITS, fit, gram_values
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, fit, gram_values
 from retexo_fl.training.stage_model import ModelShape, flat_weights
-
-#: The mean square of a coordinate over a client's train nodes, which is near 1 on average, is less.
-#: Numbers then have steps of 2**-28 for each train node.
-_MOST_SQUARE: Final = 2.0**11
 
 
 def ridge(training: Training) -> Script:
@@ -68,7 +63,7 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     request = GramRequest(ticket=ticket)
     if isinstance(clients, MaskedClients):
         terms, most = len(clients.hellos), clients.most_train
-        step = SharedStep.of_sum(_MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
+        step = SharedStep.of_sum(MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
         request = GramRequest(ticket=ticket, steps=step.told)
     answers = yield Ask(
         requests=dict.fromkeys(clients.hellos, request),

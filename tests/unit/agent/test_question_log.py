@@ -15,6 +15,7 @@ from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.cli.agent_status import show_questions
 from retexo_fl.client.api import (
     BasisRequest,
+    ChoiceRequest,
     CollectRequest,
     EvaluateRequest,
     GramRequest,
@@ -60,15 +61,16 @@ def test_what_depends_on_the_nodes_counts_and_nothing_else(tmp_path: Path) -> No
         EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test"),
         BasisRequest(ticket=TICKET),
         GramRequest(ticket=TICKET),
+        ChoiceRequest(ticket=TICKET, weights=WEIGHTS),
         LabelsRequest(ticket=TICKET),
         PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv"),
     )
-    assert log.count == 6
+    assert log.count == 7
     answer(log, HelloRequest(ticket=TICKET), PublishRequest(ticket=TICKET))
     answer(log, CollectRequest(ticket=TICKET))
-    assert log.count == 6
+    assert log.count == 7
     assert [found.question for found in log.read()] == [
-        *("train_layer", "evaluate_layer", "basis", "gram", "labels", "predict")
+        *("train_layer", "evaluate_layer", "basis", "gram", "choice", "labels", "predict")
     ]
 
 

@@ -20,6 +20,7 @@ USUAL = GraphFacts(
     is_binary=False,
 )
 SUMS: dict[str, Scalar] = {"basis-rows": "sums"}
+CHOOSE: dict[str, Scalar] = {"basis-rows": "choose"}
 FEW: dict[str, Scalar] = {
     **SUMS,
     "basis-blocks": 3,
@@ -34,9 +35,12 @@ FEW: dict[str, Scalar] = {
     [
         (USUAL, {}),
         # From thirty neighbours on, whatever the features are.
-        (replace(USUAL, edges=300_000), SUMS),
+        (replace(USUAL, edges=300_000), CHOOSE),
+        # All of the space is the same, whatever it is made of.
+        (replace(USUAL, edges=300_000, features=25), CHOOSE),
+        (replace(USUAL, edges=300_000, features=24), SUMS),
         (replace(USUAL, edges=299_999), {}),
-        (replace(USUAL, edges=300_000, entries=10_000_000), SUMS),
+        (replace(USUAL, edges=300_000, entries=10_000_000), CHOOSE),
         # Dense rows: 32 blocks, or all of the space.
         (replace(USUAL, entries=5_000_000), {"basis-blocks": 32}),
         (replace(USUAL, entries=5_000_000, classes=16), {**SUMS, "basis-blocks": 32}),
@@ -49,9 +53,9 @@ FEW: dict[str, Scalar] = {
         (replace(USUAL, train_nodes=999, features=9_000), FEW),
         (replace(USUAL, train_nodes=1_000, features=9_000), {}),
         # Rows of at most three times the bytes of 24 coordinates: five an entry, or one.
-        (replace(USUAL, entries=288_000), SUMS),
+        (replace(USUAL, entries=288_000), CHOOSE),
         (replace(USUAL, entries=288_001), {}),
-        (replace(USUAL, entries=1_440_000, is_binary=True), SUMS),
+        (replace(USUAL, entries=1_440_000, is_binary=True), CHOOSE),
         (replace(USUAL, entries=1_440_001, is_binary=True), {}),
     ],
 )
@@ -72,7 +76,7 @@ def test_few_coordinates_are_for_layers_that_are_linear_in_their_sums() -> None:
     assert fitted_values("lean", few, takes_sums=True, is_linear=True) == FEW
     assert fitted_values("lean", few, takes_sums=True, is_linear=False) == {}
     cheap = replace(USUAL, entries=10, train_nodes=9_000)
-    assert fitted_values("lean", cheap, takes_sums=True, is_linear=True) == SUMS
+    assert fitted_values("lean", cheap, takes_sums=True, is_linear=True) == CHOOSE
     assert fitted_values("lean", cheap, takes_sums=True, is_linear=False) == {}
 
 

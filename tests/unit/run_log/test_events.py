@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from retexo_fl.errors import RunDirectoryError
+from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
     EVENTS,
     PREDICTION_EVENTS,
+    BasisChosen,
     Event,
     ExchangeClosed,
     Finished,
@@ -47,6 +49,8 @@ WRITTEN: list[Event] = [
     Started(time_s=0.0, attempt=2, clients=3, stages=2, absent=(1,)),
     RoundsLost(rounds=((0, 3, 5), (1, 1, 1))),
     Waiting(stage=0, purpose="exchange", clients=(0, 4), lacks=(7, None), open_s=3.5),
+    BasisChosen(chosen=ChosenRows.of(0.25, 0.5), bytes_payload=9),
+    BasisChosen(chosen=ChosenRows.of(), bytes_payload=9),
     ExchangeClosed(stage=0, vectors=5, missing=0, error_bound=0.5, bytes_payload=9),
     ROUND,
     Finished(test_accuracy=None, test_metric=0.5, bytes_payload=9),

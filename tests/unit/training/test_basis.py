@@ -16,7 +16,9 @@ from retexo_fl.training.basis import (
     basis_width,
     direction_sums,
     feature_sums,
+    joined,
     label_products,
+    parted,
     square_sums,
 )
 
@@ -97,6 +99,31 @@ def test_no_sum_of_products_exceeds_its_bound(
     if columns == 1:
         made = direction_sums(rows, builder.last)
         assert np.abs(made).max() <= builder.reach(squares, sums, 60) < 3 * np.abs(made).max()
+
+
+def test_bases_that_travel_together_are_those_that_travel_alone() -> None:
+    for bits in (32, 8, 4):
+        form = form_of(12, bits)
+        bases = [
+            form.encode(Basis(mean=ROWS[0], directions=d)) for d in (ROWS[:24].T, ROWS[1:25].T)
+        ]
+        for count in (1, 2):
+            found = parted(joined(bases[:count]), count)
+            assert [part.tobytes() for part in found] == [part.tobytes() for part in bases[:count]]
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.zeros(7, np.float32), "an array has 7 values; expected a multiple of 2"),
+        (np.zeros(3, np.uint8), "3 bytes are not 2 arrays behind the lengths of all but the last"),
+        (np.frombuffer(b"\x05\0\0\0\1\1\1\1", np.uint8), "8 bytes are not 2 arrays behind"),
+        (np.frombuffer(b"\xff\xff\xff\xff\1", np.uint8), "5 bytes are not 2 arrays behind"),
+    ],
+)
+def test_what_is_not_two_arrays_is_refused(array: np.ndarray, sentence: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=sentence):
+        parted(array, 2)
 
 
 def test_squares_are_of_sparse_rows_and_labels_of_any_form() -> None:

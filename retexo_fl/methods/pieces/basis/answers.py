@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from retexo_fl.client.api import BasisAnswer, BasisRequest, Ticket
+from retexo_fl.client.api import BasisAnswer, BasisRequest, ChoiceAnswer, ChoiceRequest, Ticket
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.stage_rows import summed_rows
+from retexo_fl.client.stage_rows import read_rows, summed_rows, with_coordinates
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.graph.features import Features
+from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import (
     Basis,
     direction_sums,
     feature_sums,
+    joined,
     label_products,
+    parted,
     square_sums,
+)
+from retexo_fl.training.basis_choice import (
+    KINDS,
+    PROBE_BLOCKS,
+    choice_sums,
+    choice_values,
+    probe_width,
 )
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.recipe import objective_of
@@ -33,59 +44,145 @@ class BasisClient(GraphClient):
         self._admit_to_sum(request.ticket)
         if not self.shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
-        label_facts = objective_of(self._config).label_facts
-        facts = label_facts.units(request.label_facts)
-        if label_facts.num_units:
-            label_facts.check(facts, self.shape.classes)
-        known, columns = None, 1
+        kinds = self._kinds(request)
+        facts = self._checked_facts(request)
+        known: Sequence[Basis | None] = [None] * len(kinds)
+        columns = 1
         if request.weights is not None:
-            known = self.crossing.basis_form.decode(request.weights)
-            columns = known.directions.shape[1] or self.shape.classes
+            known = blocks = self._decoded(request.weights, len(kinds))
+            columns = blocks[0].directions.shape[1] or self.shape.classes
             if columns > self.shape.classes:
                 raise LocalProtocolError(
                     f"a block has {columns} directions; expected at most {self.shape.classes}, "
                     "the classes"
                 )
         self._enter(request, request.weights)
-        found = self._sealing.computed(lambda: self._basis_sums(request, known, facts))
+        found = self._sealing.computed(lambda: self._basis_sums(request, kinds, known, facts))
         key = f"{self._config.seed}/{request.ticket.round}/{self.part.graph.client}"
 
         def coded(answer: BasisAnswer) -> BasisAnswer:
-            return replace(answer, sums=self.crossing.basis_form.encode_sums(answer.sums, key))
+            form = self.crossing.basis_form
+            parts = [form.encode_sums(sums, key) for sums in np.split(answer.sums, len(kinds))]
+            return replace(answer, sums=joined(parts))
 
-        size = self.shape.features * columns
+        size = self.shape.features * columns * len(kinds)
         return self._sealing.answered(request, found, request.weights, size, code=coded)
+
+    def choice(self, request: ChoiceRequest) -> ChoiceAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit_to_sum(request.ticket)
+        if not self.shape.chooses_basis:
+            raise LocalProtocolError(
+                "asked to compare bases; expected basis-rows choose, and fewer directions than "
+                "features"
+            )
+        facts = self._checked_facts(request)
+        bases = self._decoded(request.weights, len(KINDS))
+        columns = probe_width(self.shape)
+        if any(basis.directions.shape[1] != columns for basis in bases):
+            raise LocalProtocolError(f"bases have other directions than expected: {columns} each")
+        crossed = self.crossing.crossed(0, request.ticket.weights_digest)
+        self._enter(request, request.weights)
+        found = self._sealing.computed(lambda: self._choice_sums(crossed, bases, facts))
+        size = choice_values(self.shape)
+        return self._sealing.answered(request, found, request.weights, size)
 
     def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:
         self._sums = None
         return super()._new_trainer(stage, digest)
 
-    def _basis_rows(self, ticket: Ticket) -> Features:
+    # ---- of requests ----------------------------------------------------------------------------
+
+    def _kinds(self, request: BasisRequest) -> tuple[str, ...]:
+        """Return of which rows sums are asked for.
+
+        Raises:
+            LocalProtocolError: Of those that nobody chooses between, or of both for longer.
+        """
+        if not self.shape.chooses_basis:
+            if request.rows:
+                raise LocalProtocolError(
+                    f"asked for sums of {request.rows[:20]!r}; expected none by name but with "
+                    "basis-rows choose"
+                )
+            return ("sums",) if self.shape.basis_of_sums else ("own",)
+        kinds, both = tuple(request.rows.split(" ")), request.ticket.round <= PROBE_BLOCKS
+        if kinds != KINDS if both else kinds not in {(kind,) for kind in KINDS}:
+            expected = "own sums" if both else "own or sums"
+            raise LocalProtocolError(
+                f"block {request.ticket.round}: asked for sums of {request.rows[:20]!r}; expected "
+                f"{expected}"
+            )
+        return kinds
+
+    def _checked_facts(self, request: BasisRequest | ChoiceRequest) -> tuple[float, ...]:
+        label_facts = objective_of(self._config).label_facts
+        facts = label_facts.units(request.label_facts)
+        if label_facts.num_units:
+            label_facts.check(facts, self.shape.classes)
+        return facts
+
+    def _decoded(self, weights: np.ndarray, count: int) -> list[Basis]:
+        form = self.crossing.basis_form
+        return [form.decode(part) for part in parted(weights, count)]
+
+    # ---- sums -----------------------------------------------------------------------------------
+
+    def _rows(self, kind: str, ticket: Ticket) -> Features:
         """Return the (N, F) rows that a basis is of."""
-        if not self.shape.basis_of_sums:
+        if kind == "own":
             return self.crossing.features()
         if self._sums is None:
             crossed = self.crossing.crossed(0, ticket.weights_digest)
             self._sums = summed_rows(self.shape, crossed)
         return self._sums
 
-    def _basis_sums(
-        self, request: BasisRequest, known: Basis | None, facts: tuple[float, ...]
-    ) -> BasisAnswer:
-        """Return sums over train nodes alone: how many those are at least, its owner decides."""
-        train, classes = self.part.nodes.train, self.shape.classes
-        rows = self._basis_rows(request.ticket)[train]
-        labels = np.asarray(self.part.nodes.labels[train])
+    def _labels(self, nodes: np.ndarray, facts: tuple[float, ...]) -> np.ndarray:
+        labels = np.asarray(self.part.nodes.labels[nodes])
         if facts:
             mean, scale = facts
             labels = (labels - mean) / scale
-        squares: tuple[float, ...] = ()
-        if known is None:
-            sums = feature_sums(rows)
-            if self._sealing.tells_squares:
-                squares = square_sums(rows, labels, classes)
-        elif known.directions.shape[1]:
-            sums = direction_sums(rows, known)
-        else:
-            sums = label_products(rows, known.mean, labels, classes)
-        return BasisAnswer(sums=np.ravel(sums), examples=len(train), squares=squares)
+        return labels
+
+    def _basis_sums(
+        self,
+        request: BasisRequest,
+        kinds: Sequence[str],
+        known: Sequence[Basis | None],
+        facts: tuple[float, ...],
+    ) -> BasisAnswer:
+        """Return sums over train nodes alone: how many those are at least, its owner decides."""
+        train = self.part.nodes.train
+        labels = self._labels(train, facts)
+        sums: list[np.ndarray] = []
+        squares: list[float] = []
+        for kind, block in zip(kinds, known, strict=True):
+            rows = self._rows(kind, request.ticket)[train]
+            sums.append(np.ravel(self._sums_of(rows, block, labels)))
+            if block is None and self._sealing.tells_squares:
+                squares += square_sums(rows, labels, self.shape.classes)
+        return BasisAnswer(sums=np.concatenate(sums), examples=len(train), squares=tuple(squares))
+
+    def _sums_of(self, rows: Features, block: Basis | None, labels: np.ndarray) -> np.ndarray:
+        if block is None:
+            return feature_sums(rows)
+        if block.directions.shape[1]:
+            return direction_sums(rows, block)
+        return label_products(rows, block.mean, labels, self.shape.classes)
+
+    def _choice_sums(
+        self, crossed: StageInput, bases: Sequence[Basis], facts: tuple[float, ...]
+    ) -> ChoiceAnswer:
+        train, validation = self.part.nodes.train, self.part.nodes.validation
+        if len(validation) < self.least_validation and not self._sealing.tells_sums_alone:
+            validation = validation[:0]
+        shape = replace(self.shape, inputs=probe_width(self.shape))
+        sums = []
+        for basis in bases:
+            rows = read_rows(shape, 0, with_coordinates(basis, crossed))
+            of_train, of_validation = (
+                (rows[nodes], self._labels(nodes, facts)) for nodes in (train, validation)
+            )
+            sums.append(choice_sums(of_train, of_validation, shape.classes))
+        flat = np.concatenate(sums).astype(self._config.dtype)
+        return ChoiceAnswer(sums=flat, examples=len(train))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retexo_fl.client.answers import SumFacts
-from retexo_fl.client.api import BasisRequest, Ticket
+from retexo_fl.client.api import BasisRequest, ChoiceRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Round, members, named
 from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.training import Training
 from retexo_fl.masking.step import SharedStep
-from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
+from retexo_fl.run_log.chosen_rows import ChosenRows
+from retexo_fl.training.basis import BasisBuilder, BasisForm, joined, masked_sum_bits, parted
+from retexo_fl.training.basis_choice import KINDS, choice_errors, choice_values, probe_blocks
 from retexo_fl.training.recipe import objective_of
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE
+from retexo_fl.training.stage_model import ModelShape
 
 
 def find_basis(training: Training) -> None:
@@ -26,60 +30,63 @@ def find_basis(training: Training) -> None:
     if config.basis == "none" or job.basis is not None:
         return
     units = objective_of(config).label_facts.units(job.label_facts)
-    asking = ask_for_basis(joined.clients, job.ticket(0), config, units)
-    if config.basis_rows == "sums":
+    shape = joined.schedule.shape
+    asking = ask_for_basis(joined.clients, job.ticket(0), config, shape, units)
+    if shape.basis_of_sums:
         # Of what the first layer adds up: features cross first.
-        _, basis = joined.exchanges.run_with(0, joined.rounds.wrapped(asking))
+        _, (basis, choice) = joined.exchanges.run_with(0, joined.rounds.wrapped(asking))
     else:
-        basis = joined.rounds.carry_out(asking)
-    job.basis = basis
-    training.follower.basis_found(basis)
+        basis, choice = joined.rounds.carry_out(asking)
+    job.basis, job.basis_rows = basis, choice
+    training.follower.basis_found(basis, choice)
 
 
 def ask_for_basis(
-    clients: Clients, ticket: Ticket, config: RunConfig, label_facts: tuple[float, ...] = ()
-) -> Round[np.ndarray]:
-    """Ask for the features' sums, then for one block after the other; return it as it travels.
+    clients: Clients,
+    ticket: Ticket,
+    config: RunConfig,
+    shape: ModelShape,
+    label_facts: tuple[float, ...] = (),
+) -> Round[tuple[np.ndarray, ChosenRows | None]]:
+    """Ask for the features' sums, then for one block after the other.
+
+    Where it is to be chosen of which rows it is, the first blocks of both are made, in the same
+    messages; the chosen ones are gone on with.
 
     Args:
         clients: Who is asked.
         ticket: Of stage 0.
         config: Of the run.
+        shape: Of its model.
         label_facts: Of a regression, mean and scale of the labels.
+
+    Returns:
+        The basis as it travels, and how its rows were chosen.
 
     Raises:
         RemoteProtocolError: An answer has another length or count than the client's hello promised.
         TrainingDiverged: A sum is not finite.
     """
-    hellos = clients.hellos
-    one = next(iter(hellos.values()))
-    width = basis_width(blocks=config.basis_blocks, classes=one.classes, features=one.features)
-    form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
-    asking = _Asking(clients=clients, form=form)
-    training: Sequence[int] = [c for c, hello in hellos.items() if hello.has("train")]
-    if isinstance(clients, MaskedClients):
-        training = clients.masking.clients("train")
-    opening = BasisRequest(ticket=ticket, label_facts=label_facts)
-    first = yield from asking.ask(opening, training, one.features)
-    builder = BasisBuilder(first.sums / first.examples, width=width, form=form)
-    number, examples = 0, first.examples
-    while not builder.is_complete:
-        number += 1
-        block = builder.last
-        columns = block.directions.shape[1] or one.classes
-        request = replace(opening, ticket=replace(ticket, round=number), weights=form.encode(block))
-        among = training
-        if isinstance(clients, MaskedClients):
-            # What other cohorts would add is not bounded by these.
-            among = first.clients
-            reach = builder.reach(first.squares, first.sums, first.examples)
-            bits = masked_sum_bits(config.basis_bits)
-            step = SharedStep.of_sum(reach, terms=len(among), bits=bits)
-            request = replace(request, steps=step.told)
-        found = yield from asking.ask(request, among, one.features * columns)
-        builder.add(found.sums.reshape(one.features, columns))
+    form = BasisForm(features=shape.features, dtype=config.dtype, bits=config.basis_bits)
+    kinds = KINDS if shape.chooses_basis else ("",)
+    asking = _Asking(clients=clients, form=form, ticket=ticket, label_facts=label_facts)
+    first = yield from asking.sums(kinds, shape.features)
+    builders = {
+        kind: BasisBuilder(sums / first.examples, width=shape.inputs, form=form)
+        for kind, sums in first.sums.items()
+    }
+    examples, choice = first.examples, None
+    for number in range(1, shape.basis_blocks + 1):
+        found = yield from asking.block(number, builders, first, shape.classes)
+        for kind, builder in builders.items():
+            builder.add(found.sums[kind].reshape(shape.features, -1))
         examples = found.examples
-    return builder.basis(examples)
+        if number == probe_blocks(shape):
+            bases = [builder.basis(examples) for builder in builders.values()]
+            choice = yield from asking.choice(number, bases, shape)
+            builders = {choice.rows: builders[choice.rows]}
+    (builder,) = builders.values()
+    return builder.basis(examples), choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,42 +96,141 @@ class _Found:
     Attributes:
         clients: Whose, ascending.
         examples: How many nodes.
-        sums: (size,) float64, added in client order.
-        squares: Under masks, what :func:`.square_sums` adds up.
+        sums: By kind of rows, (size,) float64, added in client order.
+        squares: Under masks, by kind what :func:`.square_sums` adds up.
     """
 
     clients: list[int]
     examples: int
-    sums: np.ndarray
-    squares: tuple[float, ...]
+    sums: Mapping[str, np.ndarray]
+    squares: Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asking:
-    """Asks clients for sums that travel in one form."""
+    """Asks clients for sums.
+
+    Attributes:
+        clients: All of them.
+        form: How a basis and sums for it travel.
+        ticket: Of stage 0.
+        label_facts: Of a regression, mean and scale of the labels.
+    """
 
     clients: Clients
     form: BasisForm
+    ticket: Ticket
+    label_facts: tuple[float, ...]
 
-    def ask(self, request: BasisRequest, among: Iterable[int], size: int) -> Round[_Found]:
-        """Return the (size,) sums of clients."""
+    def _having(self, *uses: str) -> Sequence[int]:
+        """Return the clients with nodes of some uses; under masks, of whole cohorts."""
+        if isinstance(self.clients, MaskedClients):
+            return self.clients.masking.clients(*uses)
+        hellos = self.clients.hellos
+        return [c for c, hello in hellos.items() if any(map(hello.has, uses))]
+
+    def sums(self, kinds: Sequence[str], size: int) -> Round[_Found]:
+        """Return the (size,) sums of features of some kinds of rows."""
+        request = BasisRequest(
+            ticket=self.ticket, rows=" ".join(kinds), label_facts=self.label_facts
+        )
+        return (yield from self._ask(request, self._having("train"), kinds, size))
+
+    def block(
+        self, number: int, builders: Mapping[str, BasisBuilder], first: _Found, classes: int
+    ) -> Round[_Found]:
+        """Return the (F c,) sums that the next block of each kind is made of.
+
+        Args:
+            number: Of the block, from 1.
+            builders: By kind.
+            first: What :meth:`sums` returned.
+            classes: C.
+        """
+        blocks = [builder.last for builder in builders.values()]
+        columns = blocks[0].directions.shape[1] or classes
+        request = BasisRequest(
+            ticket=replace(self.ticket, round=number),
+            weights=joined([self.form.encode(block) for block in blocks]),
+            rows=" ".join(builders),
+            label_facts=self.label_facts,
+        )
+        among = self._having("train")
+        if isinstance(self.clients, MaskedClients):
+            # What other cohorts would add is not bounded by these.
+            among = first.clients
+            reach = max(
+                builder.reach(first.squares[kind], first.sums[kind], first.examples)
+                for kind, builder in builders.items()
+            )
+            bits = masked_sum_bits(self.form.bits)
+            step = SharedStep.of_sum(reach, terms=len(among), bits=bits)
+            request = replace(request, steps=step.told)
+        size = len(blocks[0].mean) * columns
+        return (yield from self._ask(request, among, tuple(builders), size))
+
+    def _ask(
+        self, request: BasisRequest, among: Iterable[int], kinds: Sequence[str], size: int
+    ) -> Round[_Found]:
+        count = len(kinds)
         answers = yield Ask(
             requests=dict.fromkeys(sorted(among), request),
             stage=0,
             purpose="basis",
-            sums=SumFacts(update=size),
+            sums=SumFacts(update=count * size),
         )
-        examples, total = 0, np.zeros(size)
+        examples, total = 0, np.zeros(count * size)
         there: list[int] = []
         squares: tuple[float, ...] = ()
         for who, answer in answers:
             sums = answer.sums
             if not isinstance(self.clients, MaskedClients):
                 with named(who):
-                    sums = self.form.decode_sums(answer.sums)
-            check_array(who, sums, size)
+                    sums = np.concatenate(
+                        [self.form.decode_sums(part) for part in parted(sums, count)]
+                    )
+            check_array(who, sums, count * size)
             examples += answer.examples
             total += sums
             there += members(who)
             squares = answer.squares
-        return _Found(clients=there, examples=examples, sums=total, squares=squares)
+        return _Found(
+            clients=there,
+            examples=examples,
+            sums=dict(zip(kinds, np.split(total, count), strict=True)),
+            squares={kind: squares[2 * at : 2 * at + 2] for at, kind in enumerate(kinds)},
+        )
+
+    def choice(
+        self, number: int, bases: Sequence[np.ndarray], shape: ModelShape
+    ) -> Round[ChosenRows]:
+        """Return of which rows a basis explains the labels of validation nodes better.
+
+        Args:
+            number: Of the blocks that they have.
+            bases: Of each of :data:`.KINDS`, as they travel.
+            shape: Of the model.
+        """
+        size = choice_values(shape)
+        request = ChoiceRequest(
+            ticket=replace(self.ticket, round=number),
+            weights=joined(bases),
+            label_facts=self.label_facts,
+        )
+        among = self._having("train", "validation")
+        if isinstance(self.clients, MaskedClients):
+            most = max(max(h.train, h.validation) for h in self.clients.counted.values())
+            terms = len(among)
+            step = SharedStep.of_sum(MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
+            request = replace(request, steps=step.told)
+        answers = yield Ask(
+            requests=dict.fromkeys(sorted(among), request),
+            stage=0,
+            purpose="choice",
+            sums=SumFacts(update=size),
+        )
+        total = np.zeros(size)
+        for who, answer in answers:
+            check_array(who, answer.sums, size)
+            total += answer.sums
+        return ChosenRows.of(*choice_errors(total, shape))
