@@ -1,1 +1,0 @@
-"""What else a stage is trained as, by further rounds."""
