@@ -220,9 +220,9 @@ class Options(TypedDict, total=False):
     balance: Literal["dynamic", "static"] | None
     """Shares of a client's devices: by measured speed (dynamic), or equal (static)."""
     # ---- Exchange ----
-    boundary_plan: Literal["rows", "cover"] | None
-    """Vectors that clients send: each boundary row once (rows), or the fewest rows and sums of
-    rows (cover; for gcn, sage and gin).
+    boundary_plan: Literal["rows", "cover", "auto"] | None
+    """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
+    rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).
     """
     row_bits: Literal[32, 8, 4, 2] | None
     """Bits of a value in vectors, rounded at random; 32 leaves them as they are."""
@@ -436,7 +436,9 @@ class SweepOptions(TypedDict, total=False):
     devices: str | Sequence[str] | Sequence[str | Sequence[str]] | None
     balance: Literal["dynamic", "static"] | Sequence[Literal["dynamic", "static"]] | None
     # ---- Exchange ----
-    boundary_plan: Literal["rows", "cover"] | Sequence[Literal["rows", "cover"]] | None
+    boundary_plan: (
+        Literal["rows", "cover", "auto"] | Sequence[Literal["rows", "cover", "auto"]] | None
+    )
     row_bits: Literal[32, 8, 4, 2] | Sequence[Literal[32, 8, 4, 2]] | None
     update_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
     weight_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None

@@ -11,7 +11,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph.parts.partition import GraphPartition
-from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.graph.plan.boundary import BoundaryPlan, count_sent
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.coded_size import sent_bytes
 from retexo_fl.training.effective_plan import effective_plan
@@ -70,6 +70,31 @@ class PlannedParts:
             }
         return self._features[kind, codec, *how]
 
+    def own_features(self, config: RunConfig, kind: str) -> Payloads:
+        """Return the bytes of input features, as the run's own codec writes them."""
+        return self.features(config, kind, config.codec)
+
+
+class PlannedCounts:
+    """What clients would send under a plan of one kind: see :class:`.PlanCounts`.
+
+    Args:
+        config: Of the run.
+        planned: All clients' parts.
+    """
+
+    def __init__(self, config: RunConfig, planned: PlannedParts) -> None:
+        self._config = config
+        self._planned = planned
+
+    def vectors(self, kind: str) -> int:
+        """Return how many vectors one exchange has."""
+        return sum(count_sent(part, kind) for part in self._planned.parts)
+
+    def feature_bytes(self, kind: str) -> int:
+        """Return the payload of the exchange of input features."""
+        return sum(self._planned.own_features(self._config, kind).values())
+
 
 def stage_payloads(
     config: RunConfig, shape: ModelShape, planned: PlannedParts, stage: int
@@ -100,7 +125,7 @@ def stage_payloads(
     }
     if stage or shape.coordinates_cross:
         return {pair: in_few_bits(vectors) for pair, vectors in counts.items()}
-    plain = planned.features(config, kind, config.codec)
+    plain = planned.own_features(config, kind)
     if shape.basis_of_sums or row_bits == 32:
         return plain
     return {pair: min(size, in_few_bits(counts[pair])) for pair, size in plain.items()}

@@ -36,9 +36,9 @@ def planned(asked: Asked, *, tolerated: int = 0) -> tuple[RunConfig, dict[str, A
             f"tolerated: {tolerated}, where sums are not masked; expected secure-aggregation masked"
         )
     loaded = asked.load(config)
-    config, fit = fitted(loaded.config, loaded.parts, asked)
+    counted = PlannedParts(loaded.parts)
+    config, fit = fitted(loaded.config, counted, asked)
     with Step("counting what each algorithm and profile would move"):
-        counted = PlannedParts(loaded.parts)
         profile = chosen_profile(config, counted, asked, fit=fit, masks=loaded.masks)
         facts = {**plan_facts(config, counted, tolerated=tolerated), "profile": to_json(profile)}
         if profiles := forecast_of(config).profiles:
@@ -50,7 +50,7 @@ def _profile_facts(asked: Asked, planned: PlannedParts, profile: str) -> dict[st
     """Return what a profile comes to with what is asked for; None if they contradict it."""
     try:
         of_profile = replace(asked, profile=profile)
-        config = fitted(settled(of_profile), planned.parts, of_profile)[0]
+        config = fitted(settled(of_profile), planned, of_profile)[0]
         return profile_facts_of(config, planned)
     except ConfigurationError:
         return None

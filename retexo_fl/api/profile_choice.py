@@ -87,7 +87,7 @@ def _lean_at_most(
     try:
         check_algorithm(values)
         of_lean = replace(asked, profile=DEFAULT_PROFILE)
-        return _at_most(fitted(make_config(values), planned.parts, of_lean)[0], planned)
+        return _at_most(fitted(make_config(values), planned, of_lean)[0], planned)
     except InputError:
         return None
 

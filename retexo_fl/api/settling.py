@@ -33,6 +33,7 @@ from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
+    from retexo_fl.api.plan_exchanges import PlannedParts
     from retexo_fl.client.preparation import SettledParts
     from retexo_fl.graph.parts.partition import GraphPartition
 
@@ -196,19 +197,43 @@ def _name_of(graph: object) -> str:
     return name if isinstance(name, str) and name else "graph"
 
 
-def fitted(
-    config: RunConfig, parts: Sequence[GraphPartition], asked: Asked
-) -> tuple[RunConfig, str]:
-    """Fit what nobody chose of a profile to the graph; return that, and what was fitted to what.
+def fitted(config: RunConfig, planned: PlannedParts, asked: Asked) -> tuple[RunConfig, str]:
+    """Fit what nobody chose to the graph; return that, and what was fitted to what.
 
     Args:
         config: What :func:`settled` returned.
-        parts: Of the graph.
+        planned: All parts of the graph.
         asked: What the user asked for.
 
     Returns:
         The configuration, and words; none where the profile is the same for all graphs.
     """
+    config, told = _fitted_profile(config, planned.parts, asked)
+    kind = _plan_for(config, planned)
+    if kind == config.boundary_plan:
+        return config, told
+    if kind == "cover":
+        told = "; ".join(filter(None, (told, "boundary-plan cover, in fewer bytes than rows")))
+    return make_config({**config_values(config), "boundary-plan": kind}), told
+
+
+def _plan_for(config: RunConfig, planned: PlannedParts) -> str:
+    from retexo_fl.api.plan_exchanges import PlannedCounts
+    from retexo_fl.training.shorter_plan import shorter_plan
+
+    part = planned.parts[0]
+    return shorter_plan(
+        config,
+        PlannedCounts(config, planned),
+        features=part.num_features,
+        classes=part.num_classes,
+        edge_features=part.edge_values.num_attributes,
+    )
+
+
+def _fitted_profile(
+    config: RunConfig, parts: Sequence[GraphPartition], asked: Asked
+) -> tuple[RunConfig, str]:
     profile = asked.profile
     if profile is None or profile not in FITTED:
         return config, ""

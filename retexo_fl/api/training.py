@@ -113,8 +113,8 @@ class Training:
         loaded = self.asked.load(self.config, quiet=self.quiet)
         if self.config.resume:
             return self.config, loaded.parts, None
-        config, fit = fitted(loaded.config, loaded.parts, self.asked)
         counted = PlannedParts(loaded.parts)
+        config, fit = fitted(loaded.config, counted, self.asked)
         profile = chosen_profile(config, counted, self.asked, fit=fit, masks=loaded.masks)
         return config, loaded.parts, profile
 

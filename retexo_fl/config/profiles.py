@@ -32,6 +32,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "row-bits": 8,
                 "update-bits": 8,
                 "weight-bits": 4,
+                "boundary-plan": "auto",
             }
         ),
         "one-shot": MappingProxyType(

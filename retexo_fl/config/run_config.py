@@ -460,9 +460,9 @@ class RunConfig:
 
     boundary_plan: str = one_of(
         "rows",
-        "Vectors that clients send: each boundary row once (rows), or the fewest rows and sums of "
-        "rows (cover; for gcn, sage and gin).",
-        *("rows", "cover"),
+        "Vectors that clients send: each boundary row once (rows), the fewest rows and sums of "
+        "rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).",
+        *("rows", "cover", "auto"),
         panel="Exchange",
         lean=ANY,
     )
@@ -641,6 +641,27 @@ class RunConfig:
     def has_rounds(self) -> bool:
         """Whether layers are trained in rounds."""
         return self.traits.trains and self.solver == "rounds"
+
+    @property
+    def counts_plans(self) -> bool:
+        """Whether its plan is the one of fewer bytes, which can be counted before it begins.
+
+        Rounded values take the same, whatever they are. How many bytes hidden rows take that are
+        not rounded, depends on how many of their values are zero, and rows have more than sums.
+        """
+        is_known = self.row_bits < 32 or self.codec == "dense" or self.layers == 1
+        is_left = self.boundary_plan == "auto" and self.algorithm == "lazy"
+        return is_left and is_known and self.goal.sums_suffice
+
+    @property
+    def feature_coding(self) -> dict[str, str]:
+        """How input features cross: for which layer, scaled and written how."""
+        return {
+            "model": self.model,
+            "normalisation": self.feature_normalisation,
+            "dtype": self.dtype,
+            "codec": self.codec,
+        }
 
     @property
     def stage_rounds(self) -> tuple[int, ...]:

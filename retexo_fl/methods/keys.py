@@ -36,7 +36,7 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
         "missing-peers": "wait",
         "min-clients": 0,
     }
-    if name == "bns":
+    if name == "bns" and values.get("boundary-plan") != "auto":
         demanded["boundary-plan"] = "rows"
     for key, expected in demanded.items():
         if values.get(key, expected) != expected:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import retexo_fl
 from retexo_fl.channels import MemoryChannel, SpoolChannel
 from retexo_fl.client.api import CollectRequest, PublishRequest, Ticket, chain_digest
 from retexo_fl.client.preparation import make_parts
@@ -184,3 +185,51 @@ def test_predictions_of_a_model_that_was_trained_with_sums(
         found.append(read_npz(parts))
     assert found[0].keys == found[1].keys
     assert np.abs(found[0].probabilities - found[1].probabilities).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        # Coordinates, then hidden rows that are no wider than what the layer reads.
+        ({"hidden": 16, "basis_rows": "own", "basis_blocks": 8}, "cover"),
+        # Dense features, then what the layer reads, which is narrower than what it makes.
+        ({"hidden": 64, "basis_rows": "sums", "basis_blocks": 2}, "rows"),
+        ({"hidden": 16, "basis": "none"}, "cover"),
+        ({"hidden": 16, "model": "gat", "basis": "none", "warm_start": False}, "rows"),
+        # How many zeros hidden rows have, which are not rounded, is not known before.
+        ({"hidden": 16, "row_bits": 32, "basis_rows": "own"}, "rows"),
+    ],
+)
+def test_auto_takes_the_plan_of_fewer_bytes(
+    tmp_path: Path, keys: dict[str, Any], kind: str
+) -> None:
+    graph = "synthetic:nodes=200,edges=900,classes=3,features=24,signal=0.6"
+    common = {
+        "dataset": graph,
+        "clients": 3,
+        "rounds": 2,
+        "patience": 0,
+        "split": "random:0.4/0.3/0.3",
+    }
+    common |= {"profile": "lean", "model": "gcn", "quiet": True, **keys}
+    runs = {
+        plan: retexo_fl.run(out=tmp_path / plan, boundary_plan=plan, **common)
+        for plan in (*PLAN_KINDS, "auto")
+    }
+    crossed = {plan: run.result.volumes["payload"]["boundary"] for plan, run in runs.items()}
+    assert runs["auto"].config.boundary_plan == runs["auto"].result.boundary_plan == kind
+    assert model_bytes(tmp_path / "auto") == model_bytes(tmp_path / kind)
+    assert crossed["auto"] == crossed[kind]
+    if keys.get("row_bits") != 32:
+        assert crossed["auto"] == min(crossed.values())
+    profile = runs["auto"].result.profile
+    assert profile is not None
+    assert ("boundary-plan cover" in profile.sentence) == (kind == "cover")
+
+
+def test_a_run_goes_on_with_the_plan_that_it_began_with(tmp_path: Path) -> None:
+    keys = {"clients": 3, "rounds": 2, "patience": 0, "hidden": 8, "quiet": True}
+    run = retexo_fl.run(out=tmp_path / "run", **keys)
+    assert run.config.boundary_plan == "cover"
+    longer = run.extend(rounds=1, quiet=True)
+    assert (longer.config.boundary_plan, longer.result.boundary_plan) == ("cover", "cover")

@@ -48,8 +48,8 @@ def test_a_profile_gives_way_to_a_file_and_both_to_options(retexo: CommandLine) 
         *("run", "--profile", "lean", "--config", "keys.toml", "--patience", "0"),
         *("--update-bits", "4", "--out", "run", "--quiet"),
     )
-    # The digits have 64 features, all of them of use.
-    fitted = {"basis-rows": "sums", "basis-blocks": 7}
+    # The digits have 64 features, all of them of use, and the layer reads and makes as many.
+    fitted = {"basis-rows": "sums", "basis-blocks": 7, "boundary-plan": "cover"}
     own = {"rounds": 3, "patience": 0, "update-bits": 4, "clients": 3, "hidden": 8}
     found = {key: value for key, value in written("run").items() if key != "out"}
     assert found == {

@@ -129,6 +129,17 @@ class BoundaryPlan:
         return self.peers[at]
 
 
+def count_sent(partition: GraphPartition, kind: str) -> int:
+    """Return :attr:`BoundaryPlan.num_send` of a plan, without the plan."""
+    if not partition.num_boundary:
+        return 0
+    cut = CutEdges.of(partition)
+    if kind == "rows":
+        return len(cut.sent_rows)
+    covered = CoveredEdges.of(cut)
+    return len(covered.own) + len(covered.foreign)
+
+
 def _row_plans(edges: CutEdges, digests: Iterator[bytes]) -> Iterator[PeerPlan]:
     """Send every row that has an edge to the peer; a slot is a boundary node."""
     slots = np.arange(edges.slot_ends[-1][1], dtype=np.int64)

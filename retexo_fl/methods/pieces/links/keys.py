@@ -25,7 +25,7 @@ def check_links(values: Mapping[str, Any]) -> None:
         "warm-start": False,
         "edges-are": "undirected",
         # Of a sum that a peer would send, or add up, no node's own row is known.
-        "boundary-plan": "rows",
+        "boundary-plan": "auto" if values["boundary-plan"] == "auto" else "rows",
         "missing-peers": "wait",
     }.items():
         if values[key] != expected:
