@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from retexo_fl.api.plan_exchanges import Payloads, PlannedParts, is_exact, stage_payloads
@@ -40,10 +41,12 @@ def network_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
     links = read_links(config.links, clients=len(parts))
     shape = ModelShape.of_part(config, parts[0])
     exchanges = [*_exchanges(config, shape, planned, links)]
+    # What a stage is tried as beside that, few graphs need.
+    alone = replace(config, candidates="none")
     messages = [
         _message(asked, links)
         for asked in training_messages(
-            config, shape, planned.counts(config), forecast=forecast_of(config)
+            alone, shape, planned.counts(config), forecast=forecast_of(config)
         )
     ]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)
