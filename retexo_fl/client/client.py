@@ -207,16 +207,14 @@ class GraphClient(Answering):
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        ticket = request.ticket
-        self._admit(ticket)
+        self._admit(request.ticket)
 
-        def embed(stage: int, digest: bytes, weights: np.ndarray) -> np.ndarray:
+        def trainer_of(stage: int, digest: bytes) -> LayerTrainer:
             trainer = self._trainer(stage, digest)
             assert isinstance(trainer, LayerTrainer)
-            self.weights.check(ticket, weights, trainer.num_weights)
-            return trainer.embed(weights).numpy()
+            return trainer
 
-        return self.crossing.publish(request, embed)
+        return self.crossing.publish(request, trainer_of)
 
     def collect(self, request: CollectRequest) -> CollectAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

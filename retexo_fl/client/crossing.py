@@ -26,8 +26,8 @@ from retexo_fl.client.api import (
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.sealing import Moving, Sealing
 from retexo_fl.client.stage_rows import (
-    layer_inputs,
     read_rows,
+    rows_with_factor,
     stage_input,
     with_coordinates,
     with_layer_outputs,
@@ -43,15 +43,15 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.ledger import Traffic
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.sent_rows import parted_rows, sent_rows
-from retexo_fl.training.stage_model import num_weights
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 
-#: Returns the (N, H) rows that the layer of the stage of this index and digest makes with weights.
-Embed: TypeAlias = Callable[[int, bytes, np.ndarray], np.ndarray]
+#: Returns the trainer of the stage of this index and digest, which has what its layer reads.
+TrainerOf: TypeAlias = Callable[[int, bytes], LayerTrainer]
 
 
 class Crossing:
@@ -95,7 +95,7 @@ class Crossing:
 
     # ---- rows are made and sent -----------------------------------------------------------------
 
-    def publish(self, request: PublishRequest, embed: Embed) -> PublishAnswer:
+    def publish(self, request: PublishRequest, trainer_of: TrainerOf) -> PublishAnswer:
         """Make the rows of a stage, unless that was done, and send every peer its vectors.
 
         Raises:
@@ -109,7 +109,7 @@ class Crossing:
                 return LACKING_PUBLISH
             before = request.previous_digest if ticket.stage else self._sealing.masks.rows()
             self._check_digest(ticket, chain_digest(before, weights))
-            rows = self._made_rows(replace(request, weights=weights), embed)
+            rows = self._made_rows(replace(request, weights=weights), trainer_of)
         elif self._sealing.names_features and not (ticket.stage or self._shape.has_basis):
             self._check_digest(ticket, self.first_digest())
         traffic = self._send(ticket, rows)
@@ -157,7 +157,7 @@ class Crossing:
             return weights
         return self._weights.named(weights, stage - 1, request.previous_digest)
 
-    def _made_rows(self, request: PublishRequest, embed: Embed) -> Vectors:
+    def _made_rows(self, request: PublishRequest, trainer_of: TrainerOf) -> Vectors:
         """Make the rows that cross before a stage with the weights of the request; keep both."""
         ticket, weights = request.ticket, request.weights
         if weights is None:
@@ -181,11 +181,12 @@ class Crossing:
         if self._shape.passes_sums:
             rows = read_rows(self._shape, stage, self.stage_input(stage, before))
             return self._put(ticket, rows)
-        if not self._shape.crosses_as_inputs(ticket.stage):
-            rows = embed(stage, before, weights)
+        trainer = trainer_of(stage, before)
+        self._weights.check(ticket, weights, trainer.num_weights)
+        if self._shape.crosses_as_inputs(ticket.stage):
+            rows = rows_with_factor(self._shape, trainer.read_rows, self._partition.degrees)
         else:
-            self._weights.check(ticket, weights, num_weights(self._shape, stage))
-            rows = layer_inputs(self._shape, stage, self.stage_input(stage, before))
+            rows = trainer.embed(weights).numpy()
         if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
             self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
         return self._put(ticket, rows)

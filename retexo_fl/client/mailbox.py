@@ -69,19 +69,27 @@ class Mailbox:
         #: By exchange, the peers whose bytes were told: what is decoded again did not come again.
         self._counted: dict[ExchangeId, set[int]] = {}
         self.error_bound: tuple[float, ...] = ()
+        #: By exchange that the channel took whole, its error bound: it is not encoded again.
+        self._sent: dict[ExchangeId, tuple[float, ...]] = {}
 
     def send(self, ticket: Ticket, rows: Vectors) -> Traffic:
-        """Hand every peer its vectors of (N, H) ``rows``; return the bytes that left.
+        """Hand every peer its vectors of (N, H) ``rows``, once; return the bytes that left now.
 
         Raises:
             ChannelError: The channel did not take a block.
             LocalProtocolError: A vector is not finite.
         """
+        stage = self._stage_of(ticket, rows.shape[1], str(rows.dtype))
+        # Datagrams may be lost, blocks not: a channel keeps what it took as long as the job lasts.
+        if self.datagrams is None and stage.id in self._sent:
+            self.error_bound = self._sent[stage.id]
+            return Traffic()
         fixed = self.fixed(rows) if self.is_rounded else None
         self.error_bound = () if fixed is None else (fixed.error_bound,)
-        exchange = self._exchange_of(self._stage_of(ticket, rows.shape[1], str(rows.dtype)))
         targets = {peer.peer: peer.send.targets for peer in self._plan.peers}
-        return exchange.send(self._outgoing(rows, fixed), fixed, rows=targets)
+        traffic = self._exchange_of(stage).send(self._outgoing(rows, fixed), fixed, rows=targets)
+        self._sent[stage.id] = self.error_bound
+        return traffic
 
     def fixed(self, rows: Vectors) -> FixedVectors:
         """Return what ``fixed`` makes of the vectors that (N, H) ``rows`` have for all peers.

@@ -86,14 +86,18 @@ def read_rows(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
 
 
 def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> Features:
-    """Return :func:`read_rows` as they cross, sparse where few of their values are not 0.
+    """Return :func:`read_rows` as they cross (:func:`rows_with_factor`)."""
+    return rows_with_factor(shape, _aggregated(shape, stage, inputs), inputs.degrees)
+
+
+def rows_with_factor(shape: ModelShape, aggregated: Rows, degrees: np.ndarray) -> Features:
+    """Return (N, D') rows that a layer reads as they cross, sparse where they are.
 
     Where the layer asks senders to multiply with a factor f, its -2 ln f stands in one more column:
     of the size of other values, so that few bits a value keep it.
     """
-    found = _aggregated(shape, stage, inputs)
-    rows = found.numpy() if isinstance(found, torch.Tensor) else found
-    factors = layer_class(shape.model).message_scale(inputs.degrees)
+    rows = aggregated.numpy() if isinstance(aggregated, torch.Tensor) else aggregated
+    factors = layer_class(shape.model).message_scale(degrees)
     if factors is None:
         return rows
     beside = (-2.0 * np.log(factors)).astype(rows.dtype)[:, None]

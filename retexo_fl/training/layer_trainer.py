@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.aggregate import AggregatedInput
+from retexo_fl.layers.base import Rows, StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.local_steps import finite_gradient, take_steps
 from retexo_fl.training.recipe import Recipe
@@ -140,6 +141,13 @@ class LayerTrainer(StageTrainer):
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
         return self._pass.tally(borrowed(weights), which)
+
+    @property
+    def read_rows(self) -> Rows:
+        """The (N, D') rows of all inner nodes that an :class:`.AggregatedLayer` reads."""
+        prepared = self._facts.prepared
+        assert isinstance(prepared, AggregatedInput)
+        return prepared.rows
 
     def embed(self, weights: np.ndarray) -> torch.Tensor:
         """Return the (N, H) rows of all inner nodes for the next stage."""

@@ -13,7 +13,7 @@ from retexo_fl.client.api import (
     PublishRequest,
     Ticket,
 )
-from retexo_fl.client.crossing import Crossing, Embed
+from retexo_fl.client.crossing import Crossing, TrainerOf
 from retexo_fl.client.part import ClientPart
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
@@ -40,8 +40,8 @@ class LinkCrossing(Crossing):
         self._partition = part
         self.plan = replace(self.plan, edges=StageEdges.of_rows(part))
 
-    def _made_rows(self, request: PublishRequest, embed: Embed) -> Vectors:
-        del embed
+    def _made_rows(self, request: PublishRequest, trainer_of: TrainerOf) -> Vectors:
+        del trainer_of
         ticket, weights = request.ticket, request.weights
         layer = ticket.stage - 1
         if weights is None:
