@@ -81,6 +81,12 @@ def _check_names(config: RunConfig, limits: Limits) -> None:
             f"rounds: {rounds}; expected at most {limits.most_rounds} (most-rounds in this "
             "client's agent.toml)"
         )
+    # A stage may be trained as one thing more, of which the last weights are validated, too.
+    if config.has_candidates and 2 * rounds >= limits.most_rounds:
+        raise ConfigurationError(
+            f"candidates: {config.candidates} may take a layer {2 * rounds} rounds; expected fewer "
+            f"than {limits.most_rounds} (most-rounds in this client's agent.toml), or none"
+        )
 
 
 def _check_masks(config: RunConfig, limits: Limits) -> None:

@@ -135,6 +135,12 @@ class Options(TypedDict, total=False):
     """
     warm_start: bool | None
     """A stage's classifier starts as the head of the stage before."""
+    candidates: Literal["none", "own-row", "few-blocks", "auto"] | None
+    """What else a lazy stage is trained as where that may pay, of which the best on validation
+    nodes is kept: the last layer without nodes' own rows (own-row), the first of sage with
+    three blocks of a basis that is the whole space (few-blocks), or both (auto). With one local
+    step.
+    """
     optimizer: Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"] | None
     """What the server does with mean gradients (with one local step)."""
     learning_rate: float | None
@@ -389,6 +395,11 @@ class SweepOptions(TypedDict, total=False):
     patience: int | Sequence[int] | None
     solver: Literal["rounds", "ridge"] | Sequence[Literal["rounds", "ridge"]] | None
     warm_start: bool | Sequence[bool] | None
+    candidates: (
+        Literal["none", "own-row", "few-blocks", "auto"]
+        | Sequence[Literal["none", "own-row", "few-blocks", "auto"]]
+        | None
+    )
     optimizer: (
         Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"]
         | Sequence[Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"]]
@@ -511,6 +522,7 @@ def every_key(  # noqa: PLR0913
     patience: Any = 0,
     solver: Any = "rounds",
     warm_start: Any = False,
+    candidates: Any = "none",
     optimizer: Any = "adam",
     learning_rate: Any = 0.01,
     dropout: Any = 0.3,

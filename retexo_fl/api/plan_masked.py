@@ -16,6 +16,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.forecasts import forecast_of
+from retexo_fl.training.candidates import further_rounds
 from retexo_fl.training.cohorts import brought, simulated_agreement, terms_of
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
@@ -59,12 +60,15 @@ def masked_size(
     agreement = simulated_agreement(config, counts, tolerated=tolerated)
     lengths = sum_facts(config, shape.classes)
     forecast = forecast_of(config)
+    parameters = forecast.parameters(shape)
     in_rounds = (TrainRequest, EvaluateRequest) if forecast.exchanges_in_rounds else ()
     return MaskedSize(
         cohorts=agreement.cohorts,
         terms=terms_of(agreement, config, counts),
         together=forecast.exchanges_in_rounds,
-        stages=tuple(zip(forecast.parameters(shape), config.stage_rounds, strict=False)),
+        stages=tuple(zip(parameters, config.stage_rounds, strict=False)),
+        further=tuple(zip(parameters, further_rounds(config, shape), strict=False)),
+        counts_train=lengths.counts_train,
         update_bits=config.update_bits,
         basis_bits=config.basis_bits,
         classes=lengths.classes,

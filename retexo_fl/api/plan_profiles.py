@@ -7,6 +7,7 @@ from typing import Any, Final
 from retexo_fl.api.plan_exchanges import PlannedParts, stage_payloads
 from retexo_fl.config import RunConfig
 from retexo_fl.methods.forecasts import forecast_of
+from retexo_fl.training.candidates import further_rounds
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
@@ -28,7 +29,7 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
     asked = training_messages(config, shape, planned.counts(config), forecast=forecast_of(config))
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     return {
-        "rounds": sum(config.stage_rounds),
+        "rounds": sum(config.stage_rounds) + sum(further_rounds(config, shape)),
         "payload_at_most": _exchanged(config, shape, planned)
         + sum(one.payload_bytes for one in asked),
         "messages": messages,

@@ -298,7 +298,8 @@ def resumed(asked: Asked) -> RunConfig:
         checkpoint = read_checkpoint(run_path / "checkpoint.safetensors")
         with named_damage(run_path / "checkpoint.safetensors"):
             check_unchanged(run_path, stored, checkpoint)
-            done = int(checkpoint.facts["round"])
+            # As what it was trained last, where a stage has candidates.
+            done = int(checkpoint.facts["round"]) - int(checkpoint.facts.get("begun", 0))
     except CheckpointError as error:
         raise RunDirectoryError(f"resume: {error}") from error
     moved = config_values(stored)

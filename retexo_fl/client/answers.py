@@ -60,6 +60,7 @@ class SumFacts:
         metric_counts: The metric's are counts; likewise ``report_counts``.
         in_batches: A round may be of some of a client's train nodes.
         least_loss: Of a node.
+        counts_train: Right train nodes are counted in each round.
     """
 
     update: int = 0
@@ -72,6 +73,7 @@ class SumFacts:
     report_counts: bool = False
     in_batches: bool = False
     least_loss: float = 0.0
+    counts_train: bool = False
 
 
 def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
@@ -105,6 +107,7 @@ def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
         in_batches=config.sampler != "none",
         # What is the user's own may be anything.
         least_loss=-math.inf if is_plugin(config.loss) else 0.0,
+        counts_train=config.has_candidates,
     )
 
 
@@ -168,6 +171,8 @@ def sums_of(request: Request[Any], facts: SumFacts) -> tuple[Declared, ...]:
 def _trained(_: TrainRequest, facts: SumFacts) -> Iterator[Declared]:
     yield Count(name="examples", of="train", least=1 if facts.in_batches else None)
     yield Sum(name="loss_sum", least=facts.least_loss)
+    if facts.counts_train:
+        yield Count(name="correct", of="train", least=0)
     yield Count(name="validation_examples", of="validation")
     yield Sum(name="validation_loss_sum", least=facts.least_loss)
     yield Count(name="validation_correct", of="validation", least=0)
@@ -236,8 +241,16 @@ _DECLARED: Final[Mapping[type[Request[Any]], Callable[..., Iterator[Declared]]]]
 # ---- what trainers found -------------------------------------------------------------------------
 
 
-def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
-    """Say what a round came to on one client; ``coded`` is its update as it travels."""
+def train_answer(
+    update: LayerUpdate, coded: np.ndarray, *, counts_train: bool = False
+) -> TrainAnswer:
+    """Say what a round came to on one client.
+
+    Args:
+        update: Of its trainer.
+        coded: The same as it travels.
+        counts_train: Whether to say how many train nodes are right.
+    """
     return TrainAnswer(
         update_sum=coded,
         examples=update.train.count,
@@ -246,6 +259,7 @@ def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
         validation_loss_sum=update.validation.loss_sum,
         validation_correct=update.validation.correct,
         validation_metric=SparseSums.of(update.validation.metric_sums),
+        correct=update.train.correct if counts_train else None,
     )
 
 

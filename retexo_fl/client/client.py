@@ -101,6 +101,7 @@ class GraphClient(Answering):
         self.shape = ModelShape.of_part(config, partition)
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
         facts = sum_facts(config, self.shape.classes)
+        self._counts_train = facts.counts_train
         self._sealing = sealing_of(config, facts, job=job, client=partition.client, store=store)
         self.masks = self._sealing.masks
         self.crossing = self.crossing_class(

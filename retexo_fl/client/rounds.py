@@ -68,7 +68,11 @@ class TrainingClient(GraphClient):
         if "train" not in self.part.uses:
             # Peers' nodes, too, give a gradient.
             update = replace(update, update_sum=np.zeros_like(update.update_sum))
-        answer = train_answer(update, self.weights.coded(request, update))
+        answer = train_answer(
+            update,
+            self.weights.coded(request, update),
+            counts_train=self._counts_train,
+        )
         values = update.update_sum
         return self._sealing.answered(
             request, answer, weights, len(values), values=values, again=again

@@ -14,11 +14,11 @@ from retexo_fl.errors import ConfigurationError
 
 #: What algorithms have that train all layers together, if nothing else is asked for.
 END_TO_END: Final = "end-to-end"
-#: By name; ``retexo`` leaves every key at its default: a fixed number of Adam's rounds, and
-#: ``one-shot`` has none.
+#: By name; ``retexo`` leaves how one trains at its default: a fixed number of Adam's rounds, and
+#: ``one-shot`` has none. What a stage is tried as beside that, both choose by validation.
 PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
     {
-        "retexo": MappingProxyType({}),
+        "retexo": MappingProxyType({"candidates": "auto"}),
         "lean": MappingProxyType(
             {
                 "rounds": 40,
@@ -26,6 +26,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "dropout": 0.0,
                 "optimizer": "lbfgs",
                 "warm-start": True,
+                "candidates": "auto",
                 "basis": "supervised",
                 "basis-blocks": 8,
                 "basis-bits": 8,

@@ -265,6 +265,15 @@ class RunConfig:
     warm_start: bool = switch(
         "A stage's classifier starts as the head of the stage before.", lean=OWN
     )
+    candidates: str = one_of(
+        "none",
+        "What else a lazy stage is trained as where that may pay, of which the best on validation "
+        "nodes is kept: the last layer without nodes' own rows (own-row), the first of sage with "
+        "three blocks of a basis that is the whole space (few-blocks), or both (auto). With one "
+        "local step.",
+        *("none", "own-row", "few-blocks", "auto"),
+        lean=ANY,
+    )
     optimizer: str = one_of(
         "adam",
         "What the server does with mean gradients (with one local step).",
@@ -677,6 +686,21 @@ class RunConfig:
         # End to end there is one stage, which is the last.
         before = last if self.traits.end_to_end else self.rounds
         return (*opening, *(before,) * (self.layers - 1), last)
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether a stage may be trained several times, of which validation nodes choose.
+
+        Clients then count right answers on train nodes, too.
+        """
+        return (
+            self.candidates != "none"
+            and self.has_rounds
+            and self.local_steps == 1
+            and self.goal.counts_right
+            and self.goal.splits_nodes
+            and not self.traits.end_to_end
+        )
 
     @property
     def stages(self) -> int:

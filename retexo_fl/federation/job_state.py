@@ -17,6 +17,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.run_log.chosen_rows import ChosenRows
+from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.run_log.json_form import read
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.schedule import Schedule
@@ -137,6 +138,8 @@ class JobState:
             tensors["held"] = state.held
         if state.best.weights is not None:
             tensors["best"] = state.best.weights
+        if state.rival is not None:
+            tensors["rival"] = state.rival.weights
         tensors |= {f"{_CONTROL}{client}": item for client, item in state.controls.items()}
         facts = {
             "job": self.job,
@@ -160,6 +163,10 @@ class JobState:
             "summed": state.summed,
             "cut": state.cut,
             "steps": state.steps.hex(),
+            "train_accuracy": state.train_accuracy,
+            "candidate": state.candidate,
+            "begun": state.begun,
+            "rival": None if state.rival is None else _outcome_facts(state.rival),
             "label_facts": list(self.label_facts),
             "profile": None if self.profile is None else asdict(self.profile),
             "exchange_s": self.exchange_s,
@@ -182,15 +189,7 @@ class JobState:
                 stage = int(facts["stage"])
                 layers = {layer: run.read_layer(layer) for layer in schedule.layers(stage)}
                 weights = schedule.flat(stage, layers)
-                self.outcomes.append(
-                    StageOutcome(
-                        stage=stage,
-                        rounds=int(facts["rounds"]),
-                        best_round=int(facts["best_round"]),
-                        score=_score(facts["score"]),
-                        weights=weights,
-                    )
-                )
+                self.outcomes.append(_outcome(facts, weights))
             expected = self._restored.facts["weights_digest"]
         if self._digest(len(self.outcomes)).hex() != expected:
             raise CheckpointError(
@@ -230,6 +229,12 @@ class JobState:
                 optimizer=optimizer,
                 steps=bytes.fromhex(facts.get("steps", "")),
                 held=tensors.get("held"),
+                train_accuracy=_share(facts.get("train_accuracy")),
+                candidate=str(facts.get("candidate", "")),
+                begun=int(facts.get("begun", 0)),
+                rival=None
+                if facts.get("rival") is None
+                else _outcome(facts["rival"], tensors["rival"]),
                 controls={
                     int(name.removeprefix(_CONTROL)): item
                     for name, item in tensors.items()
@@ -252,6 +257,24 @@ def _record(kind: type[Record], values: Mapping[str, Any] | None) -> Record | No
     return None if values is None else read(kind, values, _CHECKPOINT)
 
 
+def _outcome(facts: Mapping[str, Any], weights: np.ndarray) -> StageOutcome:
+    """Return what :func:`_outcome_facts` was given."""
+    tried = facts.get("tried", ())
+    return StageOutcome(
+        stage=int(facts["stage"]),
+        rounds=int(facts["rounds"]),
+        best_round=int(facts["best_round"]),
+        score=_score(facts["score"]),
+        weights=weights,
+        candidate=str(facts.get("candidate", "")),
+        tried=tuple(read(TriedCandidate, one, _CHECKPOINT) for one in tried),
+    )
+
+
+def _share(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
 def _counts(values: Mapping[str, Any]) -> dict[int, int]:
     return {int(index): int(count) for index, count in values.items()}
 
@@ -266,6 +289,7 @@ def _score(values: Mapping[str, Any]) -> Score:
         by_metric=bool(values.get("by_metric", metric is not None)),
         lower_is_better=bool(values.get("lower_is_better", False)),
         counts_right=bool(values.get("counts_right", True)),
+        train_accuracy=_share(values.get("train_accuracy")),
     )
 
 
@@ -275,4 +299,6 @@ def _outcome_facts(outcome: StageOutcome) -> dict[str, Any]:
         "rounds": outcome.rounds,
         "best_round": outcome.best_round,
         "score": asdict(outcome.score),
+        "candidate": outcome.candidate,
+        "tried": [asdict(one) for one in outcome.tried],
     }

@@ -160,6 +160,45 @@ class OfChanges:
         self._inner.load_state(state)
 
 
+class Partial:
+    """Moves some of the weights by another optimizer, which knows no others.
+
+    Args:
+        weights: (P,) all of them.
+        moved: (P,) bool, which are moved.
+        make: Makes the optimizer of the (M,) that are moved.
+    """
+
+    def __init__(
+        self,
+        weights: np.ndarray,
+        moved: np.ndarray,
+        make: Callable[[np.ndarray], ServerOptimizer],
+    ) -> None:
+        self._weights = weights.copy()
+        self._moved = moved
+        self._inner = make(weights[moved])
+
+    @property
+    def weights(self) -> np.ndarray:
+        """See :class:`ServerOptimizer`."""
+        return self._weights
+
+    def step(self, update: np.ndarray, loss: float, at: np.ndarray) -> None:
+        """See :class:`ServerOptimizer`."""
+        np.copyto(self._inner.weights, self._weights[self._moved])
+        self._inner.step(update[self._moved], loss, at[self._moved])
+        self._weights[self._moved] = self._inner.weights
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """See :class:`ServerOptimizer`."""
+        return self._inner.state()
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """See :class:`ServerOptimizer`."""
+        self._inner.load_state(state)
+
+
 def make_optimizer(config: RunConfig, weights: np.ndarray) -> ServerOptimizer:
     """Return the configured optimizer: of gradients, or of changes after several local steps."""
     rate = config.learning_rate

@@ -140,7 +140,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         absences={str(client): rounds for client, rounds in sorted(job.absences.items())},
         job=job.job,
         attempts=job.attempt,
-        plan=_plan(outcome, [stage.rounds for stage in job.outcomes]),
+        plan=_plan(outcome, job.outcomes),
         versions=_versions(),
         hardware=describe_machine(),
     )
@@ -154,6 +154,9 @@ def _stage_row(config: RunConfig, stage: StageOutcome) -> StageResult:
         val_accuracy=stage.score.accuracy,
         val_loss=stage.score.loss,
         metric=_metric(config, stage.score),
+        train_accuracy=stage.score.train_accuracy,
+        candidate=stage.candidate,
+        tried=stage.choice,
     )
 
 
@@ -201,10 +204,14 @@ def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ..
     )
 
 
-def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
+def _plan(outcome: TrainingOutcome, outcomes: Sequence[StageOutcome]) -> Plan:
     config = outcome.config
+    # What a stage was trained as first, and what it was as something else.
+    of_stages = [[one.rounds for one in stage.tried] or [stage.rounds] for stage in outcomes]
+    rounds = [first for first, *_ in of_stages]
     # End to end there is one stage; lazy training would have as many rounds in each.
     of_layers = (max(rounds),) * config.layers
+    is_lazy = len(rounds) == len(config.stage_rounds)
     size = TrainingSize(
         clients=config.clients,
         training_clients=sum(a.has("train") for a in outcome.answers),
@@ -212,7 +219,8 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
         validation_clients=sum(a.has("validation") for a in outcome.answers),
         vectors=sum(counts.vectors_out for counts in outcome.counted.values()),
         sampled_vectors=sum(counts.vectors_drawn for counts in outcome.counted.values()),
-        rounds=tuple(rounds) if len(rounds) == len(config.stage_rounds) else of_layers,
+        rounds=tuple(rounds) if is_lazy else of_layers,
+        further=tuple(sum(others) for _, *others in of_stages) if is_lazy else (),
         corrected=config.local_correction == "scaffold",
     )
     shape = outcome.shape

@@ -278,6 +278,9 @@ class ServerLoop(Follower):
                 best_round=outcome.best_round,
                 val_accuracy=outcome.score.accuracy,
                 val_metric=outcome.score.metric,
+                train_accuracy=outcome.score.train_accuracy,
+                candidate=outcome.candidate,
+                tried=outcome.choice,
                 rounds=outcome.rounds,
                 bytes_payload=self._payload_bytes(),
             )

@@ -422,7 +422,7 @@ class _HookRunner:
         """See the (P,) weights before the first round."""
         self.strategy.summary()
         self._arrays = records.weights_record(weights)
-        self._look(0)
+        self._look(self.strategy.training.stage.round)
 
     def train(self, stage: StageTraining, *, after: int | None) -> Score:
         """Have a round configured, carried and aggregated, and its weights evaluated if asked."""

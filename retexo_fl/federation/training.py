@@ -7,7 +7,8 @@ a stage's rounds are carried out is the strategy's, by Flower's hooks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -21,9 +22,11 @@ from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.methods.pieces.candidates.script import CandidateStage
 from retexo_fl.methods.pieces.local_steps.script import CorrectedStage
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import RoundClosed
+from retexo_fl.training.candidates import CANDIDATES, candidates_of
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import UpdateCodec
 
@@ -169,8 +172,15 @@ class Training:
         if state is None:
             first = self.runner.first
             state = StageState.first(self.initial(stage) if first is None else first)
-        corrected = self.config.local_correction == "scaffold"
-        self.stage = (CorrectedStage if corrected else StageTraining)(
+        kind: Callable[..., StageTraining]
+        kind = CorrectedStage if self.config.local_correction == "scaffold" else StageTraining
+        if candidate := CANDIDATES.get(state.candidate):
+            kind = partial(
+                CandidateStage,
+                fixed=candidate.fixed(self.joined.schedule.shape, stage),
+                weight_decay=candidate.weight_decay,
+            )
+        self.stage = kind(
             self.config,
             job.ticket(stage),
             state,
@@ -191,16 +201,40 @@ class Training:
         # Of the round before, which this round's answers validate.
         before = loop.known()
         score = self.runner.train(stage, after=due)
-        known = loop.closed(before, score) if before["round"] else None
+        known = loop.closed(before, score) if before["round"] > stage.begun else None
         self.follower.round_done(known, stage, last=not loop.wants_round)
 
-    def select(self, loop: StageLoop) -> None:
-        """Close a stage: validate its last weights, unless patience was lost; keep the best."""
+    def select(self, loop: StageLoop) -> StageLoop | None:
+        """Close a stage: validate its last weights, unless patience was lost; keep the best.
+
+        Returns:
+            The same stage as something else, where that may pay, instead of keeping any yet.
+        """
         stage = loop.stage
         if not loop.has_lost_patience:
             score = self.runner.validate_last(stage)
             self.follower.validated(loop.closed(loop.known(), score))
-        self.keep(stage.outcome())
+        outcome = stage.outcome()
+        following = self._next_candidate(outcome)
+        if following is None:
+            self.keep(outcome)
+            return None
+        return self.open(outcome.stage, following)
+
+    def _next_candidate(self, outcome: StageOutcome) -> StageState | None:
+        """Return the state before the next thing that a stage is trained as; None if there is none.
+
+        Args:
+            outcome: What it came to so far.
+        """
+        number, shape = outcome.stage, self.joined.schedule.shape
+        tried = {one.name for one in outcome.tried}
+        before = self.joined.job.outcomes[number - 1].score if number else None
+        for candidate in candidates_of(self.config, shape, number):
+            if candidate.name not in tried and candidate.may_pay(before):
+                first = candidate.fixed(shape, number).set_in(self.initial(number))
+                return StageState.next_candidate(candidate.name, first, outcome)
+        return None
 
     def keep(self, outcome: StageOutcome) -> None:
         """Keep what a stage leaves."""
@@ -237,7 +271,8 @@ class StageLoop:
         self._ledger = ledger
         self.stage = stage
         number = stage.ticket.stage
-        self._rounds = config.stage_rounds[number] if rounds is None else rounds
+        #: The last round that it may take.
+        self._last = stage.begun + (config.stage_rounds[number] if rounds is None else rounds)
         self._patience = config.patience
         if config.last_rounds and number == config.stages - 1:
             self._patience = 0
@@ -245,17 +280,25 @@ class StageLoop:
     @property
     def wants_round(self) -> bool:
         """Whether a round is left, and the last ``patience`` rounds were not all in vain."""
-        return self.stage.round < self._rounds and not self.has_lost_patience
+        return self.stage.round < self._last and not self.has_lost_patience
 
     @property
     def has_lost_patience(self) -> bool:
         """Whether none of the last ``patience`` weights was better than those before.
 
-        Those of the last round are not looked at then.
+        So it is, too, where a stage as something else is not better than before after as many
+        rounds as that took, and ``patience`` more. Those of the last round are not looked at then.
         """
-        done, patience = self.stage.round, self._patience
-        since_best = done - 1 - self.stage.best.round_number
-        return bool(patience) and done > 1 and since_best >= patience
+        stage, patience = self.stage, self._patience
+        judged = stage.round - 1
+        if not patience or judged <= stage.begun:
+            return False
+        rival, best = stage.rival, stage.best
+        if judged - best.round_number >= patience:
+            return True
+        if rival is None or judged - stage.begun < rival.best_round + patience:
+            return False
+        return best.score is None or not best.score.beats(rival.score)
 
     def known(self) -> dict[str, Any]:
         """Return what is known of the last round, by fields of its event."""
@@ -268,11 +311,13 @@ class StageLoop:
         assert best.score is not None
         return RoundClosed(
             stage=self.stage.ticket.stage,
-            rounds=self._rounds,
+            rounds=self._last,
             **known,
             val_loss=score.loss,
             val_accuracy=score.accuracy,
             val_metric=score.metric,
+            train_accuracy=score.train_accuracy,
+            candidate=self.stage.candidate,
             best_round=best.round_number,
             best_val_accuracy=best.score.accuracy,
             best_val_metric=best.score.metric,

@@ -7,7 +7,7 @@ inner nodes, D width of the layer's input, H width of its output, R rows of a ba
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
@@ -237,6 +237,22 @@ class GraphLayer(torch.nn.Module, ABC):
     @abstractmethod
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw initial parameters."""
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield by which weights a node's own row counts apart from its neighbours'.
+
+        They are views of parameters, each with the value at which the own row does not count.
+        Nothing of a layer that cannot leave it out.
+        """
+        yield from ()
+
+    def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
+        """Yield views of the weights that read columns from ``first`` on of the D of a row.
+
+        Nothing of a layer whose columns have no weights of their own.
+        """
+        del first
+        yield from ()
 
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
         """Set the parameters so that the layer applies a linear head to its aggregated rows.

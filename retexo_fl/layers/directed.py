@@ -11,7 +11,7 @@ equation 3; a node's own row as in PyG's ``DirGNNConv``.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
@@ -72,6 +72,10 @@ class DirectedSums(AggregatedLayer):
         """Draw W by Glorot's rule; b is zero."""
         glorot(self.weight, generator)
         torch.nn.init.zeros_(self.bias)
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield the upper third of W."""
+        yield self.weight[: self.shape.inputs], 0.0
 
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
         """Apply the head to the mean of a node's own row and its two aggregates."""
@@ -180,6 +184,10 @@ class DirGinLayer(DirectedSums):
         self.norm.reset_parameters()
         torch.nn.init.zeros_(self.first_bias)
 
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield the upper third of V."""
+        yield self.first_weight[: self.shape.inputs], 0.0
+
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
         """Change nothing: a head is no such layer."""
         del weight, bias
@@ -258,6 +266,10 @@ class DirGatLayer(GraphLayer):
         self.outgoing.reset_parameters(generator)
         glorot(self.weight, generator)
         torch.nn.init.zeros_(self.bias)
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield W."""
+        yield self.weight, 0.0
 
     def prepare(self, inputs: StageInput) -> DirGatInput:
         """Stack the rows, and part the edges by direction."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -69,6 +69,10 @@ class GinLayer(AggregatedLayer):
         self.norm.reset_parameters()
         for parameter in (self.epsilon, self.first_bias, self.bias):
             torch.nn.init.zeros_(parameter)
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield e, which leaves the own row out at -1."""
+        yield self.epsilon, -1.0
 
     @classmethod
     def fixed_width(cls, inputs: int) -> int:

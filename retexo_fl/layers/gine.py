@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
@@ -107,6 +107,10 @@ class GineLayer(GraphLayer):
         self.norm.reset_parameters()
         for parameter in (self.edge_bias, self.epsilon, self.first_bias, self.bias):
             torch.nn.init.zeros_(parameter)
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield e, which leaves the own row out at -1."""
+        yield self.epsilon, -1.0
 
     def prepare(self, inputs: StageInput) -> GineInput:
         """Stack the rows, dense."""

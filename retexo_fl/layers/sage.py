@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -51,6 +51,15 @@ class SageLayer(AggregatedLayer):
             self.weight.copy_(torch.cat([weight, weight]) / 2)
             self.bias.copy_(bias)
         return True
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield the upper half of W."""
+        yield self.weight[: self.shape.inputs], 0.0
+
+    def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
+        """Yield rows of both halves of W."""
+        for half in torch.split(self.weight, self.shape.inputs):
+            yield half[first:]
 
     @classmethod
     def fixed_width(cls, inputs: int) -> int:

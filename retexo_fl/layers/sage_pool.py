@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +112,10 @@ class SagePoolLayer(GraphLayer):
         glorot(self.weight, generator)
         torch.nn.init.zeros_(self.pool_bias)
         torch.nn.init.zeros_(self.bias)
+
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield the upper part of W."""
+        yield self.weight[: self.shape.inputs], 0.0
 
     def prepare(self, inputs: StageInput) -> PoolInput:
         """Stack the rows and put the edges into each node in the order of their sources' hashes."""

@@ -135,7 +135,18 @@ def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     else:
         foot.append(_foot(course), style="dim")
     short = [Text(line, style="yellow") for line in _short_of(course)]
-    return Group(head, *profile, *warnings, Text(), _table(course), Text(), *short, foot)
+    fits = [Text(line, style="dim") for line in _fits(course)]
+    return Group(head, *profile, *warnings, Text(), _table(course), *fits, Text(), *short, foot)
+
+
+def _fits(course: RunCourse) -> list[str]:
+    """Return a line for each stage of which more is known than its validation."""
+    return [
+        f"stage {stage.index}: validation {format_metric(stage.metric, stage.best_value)}, "
+        f"{', '.join(map(plain_text, stage.kept))}"
+        for stage in course.stages
+        if stage.kept
+    ]
 
 
 def _short_of(course: RunCourse) -> list[str]:
@@ -266,7 +277,8 @@ def _plain_line(
         case StageClosed(stage=stage, best_round=best):
             where = "" if best is None else f", best round {best}"
             value = format_metric(course.metric, course.stages[stage].best_value)
-            line = f"stage {stage}: done{where}, validation {value}"
+            kept = "".join(f", {plain_text(fact)}" for fact in course.stages[stage].kept)
+            line = f"stage {stage}: done{where}, validation {value}{kept}"
         case _:
             return None
     return f"{line}, {format_bytes(course.moved_bytes)} moved"

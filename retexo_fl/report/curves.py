@@ -193,6 +193,7 @@ def _facts(stage: StageCourse) -> str:
     facts = [format_counted(done, "round") if stage.end else f"{format_count(done)} of {planned}"]
     if stage.best is not None:
         facts.append(f"best in round {stage.best.round}")
+    facts += stage.kept
     if stage.exchange is not None:
         facts += _exchange_facts(stage.exchange)
     return ", ".join(facts)

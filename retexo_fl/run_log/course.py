@@ -19,10 +19,14 @@ from retexo_fl.run_log.events import (
     RoundsLost,
     StageClosed,
     Started,
+    TriedCandidate,
     Waiting,
 )
 from retexo_fl.run_log.profile import ChosenProfile
+from retexo_fl.units import format_metric, format_share
 
+#: Of a stage that is trained as nothing else.
+_AS_IT_IS: Final = "as it is"
 #: Rounds that the estimate of the time left looks back.
 _PACE_ROUNDS: Final = 20
 
@@ -94,6 +98,27 @@ class StageCourse:
             return None
         last = self._latest
         return last.best_val_accuracy if self.metric == "accuracy" else last.best_val_metric
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What is known of its kept weights beside their validation, in words.
+
+        How many train nodes they have right, and what they were chosen among.
+        """
+        found = []
+        if self.end is not None and self.end.train_accuracy is not None:
+            found.append(f"train accuracy {format_share(self.end.train_accuracy)}")
+        if self.end is not None and self.end.tried:
+            others = (
+                f"{one.name or _AS_IT_IS} {format_metric(self.metric, self._tried_value(one))}"
+                for one in self.end.tried
+                if one.name != self.end.candidate
+            )
+            found.append(f"{self.end.candidate or _AS_IT_IS} (else {', '.join(others)})")
+        return tuple(found)
+
+    def _tried_value(self, tried: TriedCandidate) -> float | None:
+        return tried.val_accuracy if self.metric == "accuracy" else tried.val_metric
 
     def value(self, event: RoundClosed | StageClosed) -> float | None:
         """Return the metric of one of its events on the validation nodes, or None."""

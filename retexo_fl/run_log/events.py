@@ -37,6 +37,25 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriedCandidate:
+    """What a stage was trained as, and what came of it.
+
+    Attributes:
+        name: Of it; empty: the stage as it is.
+        rounds: That it was trained for.
+        val_accuracy: Of its best weights.
+        val_metric: Likewise, of a metric other than accuracy.
+        train_accuracy: Share of the train nodes that these have right.
+    """
+
+    name: str
+    rounds: int
+    val_accuracy: float | None
+    val_metric: float | None = field(default=None, metadata=OMITTED)
+    train_accuracy: float | None = field(default=None, metadata=OMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started(Event):
     """An attempt begins to train.
 
@@ -144,6 +163,9 @@ class RoundClosed(Moved):
         val_loss: Mean loss of w(round) on the validation nodes; None without any.
         val_accuracy: Likewise.
         val_metric: Likewise, of a metric other than accuracy.
+        train_accuracy: Share of the train nodes that w(round) has right, with dropout; of the last
+            round of a stage that w(round - 1) has. None where it is not counted.
+        candidate: As what the stage is trained; empty: as it is.
         best_round: r of the best w(r) so far.
         best_val_accuracy: Its accuracy.
         best_val_metric: Its metric, where that is another.
@@ -163,6 +185,8 @@ class RoundClosed(Moved):
     val_loss: float | None
     val_accuracy: float | None
     val_metric: float | None = field(default=None, metadata=OMITTED)
+    train_accuracy: float | None = field(default=None, metadata=OMITTED)
+    candidate: str = field(default="", metadata=OMITTED)
     best_round: int | None
     best_val_accuracy: float | None = None
     best_val_metric: float | None = field(default=None, metadata=OMITTED)
@@ -175,6 +199,11 @@ class StageClosed(Moved):
     """A stage is trained in ``rounds``; ``best_round`` is the one whose weights are kept.
 
     The last round of a stage that lost patience has no event of its own.
+
+    Attributes:
+        train_accuracy: Share of the train nodes that the kept weights have right, with dropout.
+        candidate: As what the stage is kept; empty: as it is.
+        tried: What it was trained as, in order, where that is more than one thing.
     """
 
     name: ClassVar[str] = "stage_end"
@@ -182,6 +211,9 @@ class StageClosed(Moved):
     best_round: int | None
     val_accuracy: float | None = None
     val_metric: float | None = field(default=None, metadata=OMITTED)
+    train_accuracy: float | None = field(default=None, metadata=OMITTED)
+    candidate: str = field(default="", metadata=OMITTED)
+    tried: tuple[TriedCandidate, ...] = field(default=(), metadata=OMITTED)
     rounds: int | None = field(default=None, metadata=OMITTED)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.ledger import KINDS, MEASURES, RARE_KINDS
 from retexo_fl.run_log.chosen_rows import ChosenRows
+from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.units import format_bytes, format_duration
@@ -62,7 +63,11 @@ class MetricValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """How one stage ended; accuracies and losses are None without validation nodes."""
+    """How one stage ended; accuracies and losses are None without validation nodes.
+
+    ``train_accuracy`` is None where it is not counted. ``candidate`` says as what the stage was
+    kept, empty as it is, ``tried`` what it was trained as, where that is more than one thing.
+    """
 
     layer: int
     rounds: int
@@ -70,6 +75,9 @@ class StageResult:
     val_accuracy: float | None
     val_loss: float | None
     metric: MetricValue | None = field(default=None, metadata=OMITTED)
+    train_accuracy: float | None = field(default=None, metadata=OMITTED)
+    candidate: str = field(default="", metadata=OMITTED)
+    tried: tuple[TriedCandidate, ...] = field(default=(), metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

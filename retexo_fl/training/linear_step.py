@@ -111,7 +111,12 @@ class LinearBatch:
         totals = shares.sum(axis=0)
         losses = np.log(totals) - picked
         sums = PassSums(
-            train=Tally(count=train, loss_sum=float(losses[:train].sum())),
+            train=Tally(
+                count=train,
+                loss_sum=float(losses[:train].sum()),
+                # Of the largest logit 0 is left.
+                correct=int(np.count_nonzero(picked[:train] == 0)),
+            ),
             validation=Tally(
                 count=len(labels) - train,
                 loss_sum=float(losses[train:].sum()),

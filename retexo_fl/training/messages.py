@@ -17,6 +17,7 @@ from retexo_fl.masking.keys import KEY_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
+from retexo_fl.training.candidates import candidates_of
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape
@@ -207,16 +208,31 @@ class _Messages:
         else:
             yield from self._exchange(stage, made_by)
         if rounds or stage == len(self._parameters) - 1:
-            yield Asked(
-                stage=stage,
-                purpose="validate",
-                clients=self._validating,
-                down=(self._coded(size, self._config.weight_bits),),
-            )
+            yield self._validated(stage, size)
+        for _ in candidates_of(self._config, self._shape, stage):
+            yield from self._further(stage, size, rounds)
+            yield self._validated(stage, size)
 
-    def _rounds(self, stage: int, size: int, rounds: int, made_by: Record) -> Iterator[Asked]:
-        """Yield the messages of a stage's rounds, and of its exchange, which the first may join."""
-        train = Asked(
+    def _validated(self, stage: int, size: int) -> Asked:
+        """Return the question for how the last weights of a stage do."""
+        return Asked(
+            stage=stage,
+            purpose="validate",
+            clients=self._validating,
+            down=(self._coded(size, self._config.weight_bits),),
+        )
+
+    def _further(self, stage: int, size: int, rounds: int) -> Iterator[Asked]:
+        """Yield the messages of a stage's rounds as something else: weights first come whole."""
+        train = self._trained(stage, size)
+        first = replace(train, down=(self._coded(size, 32),))
+        yield replace(first, up=(self._update(size, 32),)) if self._masked else first
+        if rounds > 1:
+            yield replace(train, count=rounds - 1)
+
+    def _trained(self, stage: int, size: int) -> Asked:
+        """Return the question of a round."""
+        return Asked(
             stage=stage,
             purpose="train",
             clients=sorted({*self._updating, *self._validating}),
@@ -224,6 +240,10 @@ class _Messages:
             up=(self._update(size, self._config.update_bits),),
             training=frozenset(self._updating),
         )
+
+    def _rounds(self, stage: int, size: int, rounds: int, made_by: Record) -> Iterator[Asked]:
+        """Yield the messages of a stage's rounds, and of its exchange, which the first may join."""
+        train = self._trained(stage, size)
         # Steps of masked updates follow from the round before.
         first = replace(train, up=(self._update(size, 32),)) if self._masked else train
         if self._sends_changes:

@@ -25,6 +25,9 @@ class Score:
         by_metric: Whether a metric other than accuracy decides.
         lower_is_better: Of that metric.
         counts_right: Whether answers are right or wrong: not so of numbers.
+        train_accuracy: Share of the train nodes that the same weights have right, with the dropout
+            of their training; where they are the last of a stage, that the weights before have.
+            None where it is not counted.
     """
 
     count: int
@@ -34,6 +37,7 @@ class Score:
     by_metric: bool = False
     lower_is_better: bool = False
     counts_right: bool = True
+    train_accuracy: float | None = None
 
     @classmethod
     def of(cls, found: Tally, metric: Metric | None, *, counts_right: bool = True) -> Self:
@@ -76,6 +80,14 @@ class Score:
         if not self.count:
             return True
         return (self._height, -self.loss_sum) > (other._height, -other.loss_sum)
+
+    def clearly_beats(self, other: Score) -> bool:
+        """Return whether this is better by more than a standard error of a share of so many."""
+        mine, others = self.value, other.value
+        if mine is None or others is None:
+            return False
+        ahead = others - mine if self.lower_is_better else mine - others
+        return ahead > math.sqrt(max(others * (1 - others), 0.0) / self.count)
 
     @property
     def _height(self) -> float:

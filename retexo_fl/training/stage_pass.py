@@ -16,7 +16,7 @@ import torch
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import moved
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.judging import label_tensor
+from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.linear_step import LinearBatch, all_finite, is_linear
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
@@ -169,7 +169,11 @@ class StagePass:
         return PassSums(
             gradient_sum=flat,
             is_finite=all_finite(flat),
-            train=Tally(count=len(batch.labels), loss_sum=float(loss.detach())),
+            train=Tally(
+                count=len(batch.labels),
+                loss_sum=float(loss.detach()),
+                correct=int(count_right(logits.detach(), batch.labels)),
+            ),
         )
 
     def _labelled(self, which: str) -> Iterable[_LabelledBatch]:

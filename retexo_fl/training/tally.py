@@ -66,7 +66,7 @@ class PassSums:
         gradient_sum: (P,) of the train rows' summed loss; None without train rows.
         spans: (n, 2) places outside which it is zero, ascending and apart; None if not known.
         is_finite: Nothing in it is infinite or not a number.
-        train: Of the train rows, with dropout; ``correct`` is not counted.
+        train: Of the train rows, with dropout.
         validation: Of the validation rows, without dropout, where they are in the same pass.
     """
 
@@ -96,8 +96,8 @@ class LayerUpdate:
         update_sum: (P,) gradient of the summed loss over its train nodes, or with several local
             steps the change of the weights times the number of train nodes; zeros without any.
         spans: As of :class:`PassSums`.
-        train: Over the train nodes, at the incoming weights with dropout; ``correct`` is not
-            counted.
+        train: Over the train nodes, at the incoming weights with dropout; layer by layer with
+            ``correct``.
         validation: Over the validation nodes, at the incoming weights, without dropout.
     """
 

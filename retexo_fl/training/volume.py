@@ -50,6 +50,8 @@ class TrainingSize:
         rounds: R of each stage.
         sampled_vectors: Vectors that BNS draws in a round, over all ordered pairs of clients (see
             :func:`sampled_vectors`); None where the pairs are not known.
+        further: Rounds of each stage as something else (:mod:`.candidates`), after its own: they
+            begin with whole weights, and end with a validation. Empty: none.
         corrected: Whether SCAFFOLD's corrections go beside the weights of every round but the first
             of a stage, to the clients that train.
     """
@@ -61,7 +63,13 @@ class TrainingSize:
     vectors: int
     rounds: tuple[int, ...]
     sampled_vectors: int | None = None
+    further: tuple[int, ...] = ()
     corrected: bool = False
+
+    @property
+    def further_rounds(self) -> tuple[int, ...]:
+        """What ``further`` says of each stage."""
+        return self.further or (0,) * len(self.rounds)
 
     def weights_of_rounds(self, rounds: int, parameters: int) -> int:
         """Return how many values go to clients with the rounds of a stage of so many parameters."""
@@ -287,7 +295,8 @@ class MaskedSize:
         cohorts: Clients that are added up together.
         terms: How many clients have train nodes that count.
         together: All take part in every round.
-        stages: Weights and rounds of each stage.
+        counts_train: Rounds count right train nodes.
+        stages: Weights and rounds of each stage; likewise, as something else, ``further``.
         update_bits: Of a value from the second round of a stage on.
         basis_bits: Of a value of a basis.
         classes: C'; of each, nodes by use are counted.
@@ -302,6 +311,8 @@ class MaskedSize:
     terms: int
     together: bool
     stages: tuple[tuple[int, int], ...]
+    further: tuple[tuple[int, int], ...]
+    counts_train: bool
     update_bits: int
     basis_bits: int
     classes: int
@@ -424,11 +435,15 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         numbers_bytes = Ring(MASKED_GRAM_BITS).size(products)
         yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(validating, judged)
-    for stage, (parameters, rounds) in enumerate(size.stages, start=1):
-        if shape.passes_sums or not (rounds or stage == len(size.stages)):
-            continue
-        # Of train nodes their loss, too; sizes of blocks; cut values.
+    trained = [
+        one
+        for stage, one in enumerate(size.stages, start=1)
+        if not shape.passes_sums and (one[1] or stage == len(size.stages))
+    ]
+    for parameters, rounds in (*trained, *(one for one in size.further if one[1])):
+        # Of train nodes their loss, too, and maybe right ones; sizes of blocks; cut values.
         beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
+        beside += Beside(counts=int(size.counts_train))
         for bits, count in ((32, min(1, rounds)), (size.update_bits, max(0, rounds - 1))):
             numbers_bytes = masked_update_bytes(parameters, bits, size.terms)
             yield from asked(

@@ -113,6 +113,15 @@ class UpdateCodec(Protocol):
         """
         ...
 
+    def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
+        """Return steps under which what some blocks of values are coded to takes hardly a byte.
+
+        Args:
+            steps: Of a round.
+            blocks: (k,) of 256 values, of which nothing is read.
+        """
+        ...
+
     def encode_update(
         self,
         update_sum: np.ndarray,
@@ -197,6 +206,11 @@ class PlainUpdates:
         """See :class:`UpdateCodec`; there are none."""
         del largest, before
         return b""
+
+    def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
+        """See :class:`UpdateCodec`; values are sent as they are."""
+        del blocks
+        return steps
 
     def encode_update(
         self,

@@ -46,6 +46,10 @@ class FewBits(PlainUpdates):
         del before
         return self._grid.steps(largest)
 
+    def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
+        """See :class:`.UpdateCodec`; in a first round, without shared steps, as they are."""
+        return self._grid.without(steps, blocks) if steps else steps
+
     def encode_update(
         self,
         update_sum: np.ndarray,

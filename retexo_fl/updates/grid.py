@@ -46,6 +46,8 @@ _NEAREST: Final = {8: 0.031, 4: 0.34, 2: 1.22, 1: 0.8}
 #: one round need not be zero in the next.
 _LEAST_SHARE: Final = 2.0**-6
 _LEAST_EXPONENT, _MOST_EXPONENT = -100, 100
+#: The exponent of blocks of which nothing is read.
+LEFT_OUT: Final = _MOST_EXPONENT
 #: Form, bits of a number, bytes of a value, flags, number of values.
 _HEAD: Final = struct.Struct("<BBBBI")
 _FORM: Final = 1
@@ -91,6 +93,17 @@ class SteppedGrid:
             self._least_share * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
         )
         return _exponents(np.maximum(largest, least) * self._reach / self.most, np.ceil)
+
+    def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
+        """Return steps so long in some blocks that all numbers there are 0.
+
+        Args:
+            steps: Exponents, one signed byte a block.
+            blocks: (k,) which.
+        """
+        found = np.frombuffer(steps, np.int8).copy()
+        found[blocks] = LEFT_OUT
+        return found.tobytes()
 
 
 class WideGrid(SteppedGrid):
@@ -147,6 +160,10 @@ class Grid(SteppedGrid):
         scaled = values.astype(np.float64) / _each(steps, len(values))
         cut = int((np.abs(scaled) > self.most).sum())
         return self._rounded(scaled, _generator(key).random(len(values))), cut
+
+    def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
+        """See :class:`SteppedGrid`; in one bit, where 0 is no number, they stay as they are."""
+        return steps if self._bits == 1 else super().without(steps, blocks)
 
     def encode(self, values: np.ndarray, key: str, steps: bytes = b"") -> np.ndarray:
         """Return what is coded, uint8: values that are, on average, what they were.

@@ -19,7 +19,7 @@ import numpy as np
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.masking.ring import Ring
 from retexo_fl.updates.codec import WHOLE_WEIGHTS, PlainUpdates, UpdateKey, WeightCodec
-from retexo_fl.updates.grid import BLOCK, Grid, WideGrid, block_rms
+from retexo_fl.updates.grid import BLOCK, LEFT_OUT, Grid, WideGrid, block_rms
 
 #: Bits of a number, how many are added; then one exponent a block.
 _HEAD: Final = struct.Struct("<BI")
@@ -121,8 +121,15 @@ class MaskedUpdates(PlainUpdates):
         shared, exponents = self.shared(before)
         powers = largest[:-1] / shared.unit
         sizes = np.sqrt(np.sqrt(np.maximum(powers, 0))) * shared.grid.reach(exponents)
+        # Of values that were made zeros nothing is known.
+        sizes[np.frombuffer(exponents, np.int8) == LEFT_OUT] = 0
         grid = SharedGrid.of_bits(self._bits, shared.terms).grid
         return _HEAD.pack(self._bits, shared.terms) + grid.steps(sizes)
+
+    def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
+        """See :class:`.UpdateCodec`: they are zeros then, though masks give them their width."""
+        shared, exponents = self.shared(steps)
+        return steps[: _HEAD.size] + shared.grid.without(exponents, blocks)
 
     def encode_update(
         self,

@@ -111,6 +111,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "basis": Tried("none", LEFT),
         "solver": Tried("ridge", LEFT),
         "warm-start": Tried(False, LEFT),
+        "candidates": Tried("none", SAME),
         "local-steps": Tried(2, LEFT),
         "proximal-mu": Tried(0.1, LEFT, {"local_steps": 2}),
         "local-correction": Tried("scaffold", LEFT, {"local_steps": 2, "local_optimizer": "sgd"}),

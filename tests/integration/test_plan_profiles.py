@@ -60,7 +60,8 @@ def test_profiles_stand_beside_each_other(
     retexo = CommandLine(capfd)
     facts = json.loads(retexo.done("plan", "--json"))["profiles"]
     assert tuple(facts) == LAZY_PROFILES
-    assert facts["lean"]["payload_at_most"] < 0.2 * facts["retexo"]["payload_at_most"]
+    # Of both with what the stages may be tried as.
+    assert facts["lean"]["payload_at_most"] < 0.3 * facts["retexo"]["payload_at_most"]
     shown = retexo.done("plan")
     assert "payload, at most" in shown
     # Options win over profiles; those that contradict one leave it out.

@@ -89,6 +89,7 @@ class TrainAnswer:
             change of the weights times their number; as the update codec encodes it.
         examples: Train nodes.
         loss_sum: Over the train nodes, at the incoming weights with dropout.
+        correct: How many of the train nodes these have right, where a stage may have candidates.
         validation_examples: Validation nodes; the other fields are sums over them, at the incoming
             weights.
         validation_metric: Sums of a metric other than accuracy; none without one.
@@ -107,6 +108,7 @@ class TrainAnswer:
     validation_metric: SparseSums = field(default_factory=SparseSums)
     training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    correct: int | None = None
     lacks_weights: bool | None = None
 
 

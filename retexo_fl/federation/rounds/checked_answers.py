@@ -126,6 +126,8 @@ def check_sums(hello: HelloAnswer, answer: object, declared: Iterable[Declared])
                     raise RemoteProtocolError(
                         f"{name} is {value}; expected a number from {item.least:g}"
                     )
+            elif value is None:
+                raise RemoteProtocolError(f"{name} is missing; expected a count")
             elif item.of:
                 most = getattr(hello, item.of)
                 _demand(name, value, most if item.least is None else min(item.least, most), most)

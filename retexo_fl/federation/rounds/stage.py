@@ -26,6 +26,7 @@ from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import check_own
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
@@ -53,6 +54,9 @@ class StageTraining:
 
     Attributes:
         ticket: Names the stage.
+        begun: Rounds of the stage that were trained as something else, before.
+        candidate: As what it is trained (:mod:`~retexo_fl.training.candidates`).
+        rival: The best of what it was trained as before.
         round: Rounds that are done.
         loss: Mean training loss of the last round, None before the first.
         best: The best weights so far.
@@ -75,6 +79,8 @@ class StageTraining:
         label_facts: tuple[float, ...] = (),
     ) -> None:
         self.ticket = ticket
+        self.begun = state.begun
+        self.candidate = state.candidate
         self.round = state.round
         self.loss = state.loss
         self.best: BestWeights = state.best
@@ -94,6 +100,8 @@ class StageTraining:
         if self._held is None and not state.round and clients.most_held:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
+        self.rival = state.rival
+        self._train_accuracy = state.train_accuracy
         self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
         self._metric = objective_of(config).metric(label_facts)
         self._counts_right = config.goal.counts_right
@@ -156,7 +164,7 @@ class StageTraining:
             lambda form: self._train_requests(form, number), sent, coded, purpose="train"
         )
         self._aggregator.start(replace(self._round_facts, number=number))
-        validation, examples, loss_sum = Tally(), 0, 0.0
+        validation, examples, loss_sum, correct = Tally(), 0, 0.0, 0
         measured: list[np.ndarray] = []
         answered: set[int] = set()
         is_sum = False
@@ -167,6 +175,7 @@ class StageTraining:
                 measured.append(self._add_update(who, number, answer))
                 examples += answer.examples
                 loss_sum += answer.loss_sum
+                correct += answer.correct or 0
             validation = add_answer(validation, judged_nodes(answer))
         loss = loss_sum / examples
         self._optimizer.step(self._aggregator.finish(), loss, sent)
@@ -175,8 +184,10 @@ class StageTraining:
                 f"stage {self.ticket.stage}, round {number}: the weights are not finite "
                 "after the optimizer's step; lower learning-rate"
             )
-        score = self._score(validation)
-        if number > 1:
+        if self._sum_facts.counts_train:
+            self._train_accuracy = correct / examples
+        score = replace(self._score(validation), train_accuracy=self._train_accuracy)
+        if number > self.begun + 1:
             self.best.offer(sent, number - 1, score)
         if is_sum:
             self._note_sum(answered, measured)
@@ -226,7 +237,8 @@ class StageTraining:
             coded,
             purpose="evaluate",
         )
-        score = self._score(self._judged(answers, "validation"))
+        judged = self._score(self._judged(answers, "validation"))
+        score = replace(judged, train_accuracy=self._train_accuracy)
         self.best.offer(sent, self.round, score)
         return score
 
@@ -253,19 +265,37 @@ class StageTraining:
             cut=self.cut,
             steps=self._steps,
             held=self._held,
+            train_accuracy=self._train_accuracy,
+            candidate=self.candidate,
+            begun=self.begun,
+            rival=self.rival,
         )
 
     def outcome(self) -> StageOutcome:
-        """Return what the stage leaves, after its last weights were validated."""
+        """Return what the stage leaves, after its last weights were validated.
+
+        That is the best of all that it was trained as.
+        """
+        score = self.best.score
         assert self.best.weights is not None
-        assert self.best.score is not None
-        return StageOutcome(
+        assert score is not None
+        tried = TriedCandidate(
+            name=self.candidate,
+            rounds=self.round - self.begun,
+            val_accuracy=score.accuracy,
+            val_metric=score.metric,
+            train_accuracy=score.train_accuracy,
+        )
+        own = StageOutcome(
             stage=self.ticket.stage,
             rounds=self.round,
             best_round=self.best.round_number,
-            score=self.best.score,
+            score=score,
             weights=self.best.weights,
+            candidate=self.candidate,
+            tried=(tried,),
         )
+        return own.best_of(self.rival)
 
     def _outgoing(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights after the last round as clients get them, and as sent."""

@@ -38,7 +38,8 @@ class LazyForecast(Forecast):
         Weights: with every round; once more to validate w(R); the selected ones with the next
         stage's exchange; those of the last stage for the test. A basis of the features comes before
         all that. Where the last layer is solved for, no stage has rounds: each client answers sums
-        of products once.
+        of products once. A stage that is trained as something else, too, has as many rounds again
+        at most.
         """
         basis_up, basis_down, basis = basis_values(shape)
         comparison_up, comparison_down = comparison_values(shape)
@@ -46,11 +47,14 @@ class LazyForecast(Forecast):
         item = item_bytes(shape)
         crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
         stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
+        again = [*zip(size.further_rounds, parameters, strict=True)]
+        stages += [one for one in again if one[0]]
         updates = sum(r * p for r, p in stages)
         grams = 0
         if shape.passes_sums:
             grams = size.clients * gram_values(shape.read_width, shape.classes)
         beyond = size.validation_clients * sum(parameters)
+        beyond += size.validation_clients * sum(p for rounds, p in again if rounds)
         beyond += size.clients * sum(parameters[:-1])
         beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
         beyond += size.asked_clients * comparison_down

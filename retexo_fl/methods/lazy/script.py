@@ -8,8 +8,9 @@
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
     evaluate      the selected model on the test nodes, once
 
-A stage that ``patience`` has stopped does not validate its last weights. Algorithms that train end
-to end have one stage, which holds all layers.
+A stage may then be trained as something else, by further rounds, of which the best is kept
+(:mod:`~retexo_fl.training.candidates`). What ``patience`` has stopped does not validate its last
+weights. Algorithms that train end to end have one stage, which holds all layers.
 
 Source: RETEXO (Kolluri et al.), section 3.1.
 """
@@ -17,7 +18,7 @@ Source: RETEXO (Kolluri et al.), section 3.1.
 from __future__ import annotations
 
 from retexo_fl.federation.rounds.stage_state import StageOutcome
-from retexo_fl.federation.training import Script, Training
+from retexo_fl.federation.training import Script, StageLoop, Training
 from retexo_fl.methods.pieces.basis.script import find_basis
 
 
@@ -32,10 +33,12 @@ def lazy(training: Training) -> Script:
             training.exchange(stage)
             training.keep(StageOutcome.untrained(stage, training.initial(stage)))
         else:
-            loop = training.open(stage)
-            training.exchange(stage, along=loop.wants_round)
-            while loop.wants_round:
-                training.train_round(loop)
-            training.select(loop)
+            opened = training.open(stage)
+            training.exchange(stage, along=opened.wants_round)
+            loop: StageLoop | None = opened
+            while loop is not None:
+                while loop.wants_round:
+                    training.train_round(loop)
+                loop = training.select(loop)
         yield
     training.finish()

@@ -239,3 +239,12 @@ def test_sums_of_products_are_asked_for_once_and_of_one_basis() -> None:
         ask(book, "query.gram", 3, 1, 0, weights=b"v")
     with pytest.raises(LocalProtocolError, match="products more often than 0 times"):
         ask(book_of(2, 9), "query.gram", 1, 1, 0)
+
+
+def test_rounds_of_candidates_count(part: GraphPartition) -> None:
+    asked = {"rounds": 10, "candidates": "auto"}
+    assert admit(asked, part, Limits(most_rounds=21)).rounds == 10
+    with pytest.raises(ConfigurationError, match="candidates: auto may take a layer 20 rounds; ex"):
+        admit(asked, part, Limits(most_rounds=20))
+    # Where nothing can be tried, nothing is counted.
+    admit({**asked, "local-steps": 2}, part, Limits(most_rounds=10))

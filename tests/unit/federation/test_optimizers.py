@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.federation.optimizers import make_optimizer
+from retexo_fl.federation.optimizers import Partial, make_optimizer
 
 
 @pytest.mark.parametrize(("name", "momentum"), [("sgd", 0.0), ("momentum", 0.9)])
@@ -159,3 +159,32 @@ def test_a_step_of_one_along_the_mean_change_is_the_average() -> None:
 def test_optimizers_belong_to_gradients_or_to_changes(keys: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{told}$"):
         make_config(keys)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "lbfgs", "yogi"])
+def test_an_optimizer_of_some_weights_is_that_of_no_others(name: str) -> None:
+    rng = np.random.default_rng(0)
+    start, moved = rng.normal(size=7), np.array([1, 0, 1, 1, 0, 0, 1], bool)
+    config = make_config({"optimizer": name, "learning-rate": 0.1, "weight-decay": 0.1})
+    partial = Partial(start, moved, lambda weights: make_optimizer(config, weights))
+    alone = make_optimizer(config, start[moved])
+    for number, gradient in enumerate(rng.normal(size=(6, 7))):
+        if number == 3:
+            # A resume makes a new one.
+            resumed = Partial(partial.weights, moved, lambda w: make_optimizer(config, w))
+            resumed.load_state(partial.state())
+            partial = resumed
+        loss = 5.0 - number
+        partial.step(gradient, loss, partial.weights.copy())
+        alone.step(gradient[moved], loss, alone.weights.copy())
+        np.testing.assert_array_equal(partial.weights[moved], alone.weights)
+        np.testing.assert_array_equal(partial.weights[~moved], start[~moved])
+
+
+def test_an_optimizer_of_some_weights_goes_on_from_what_took_their_place() -> None:
+    config = make_config({"optimizer": "sgd", "learning-rate": 1.0, "weight-decay": 0.0})
+    moved = np.array([True, False, True])
+    partial = Partial(np.zeros(3), moved, lambda weights: make_optimizer(config, weights))
+    np.copyto(partial.weights, np.array([5.0, 0.0, 7.0]))
+    partial.step(np.ones(3), 1.0, partial.weights.copy())
+    np.testing.assert_array_equal(partial.weights, [4.0, 0.0, 6.0])

@@ -15,6 +15,7 @@ from retexo_fl.run_log.events import (
     RoundsLost,
     StageClosed,
     Started,
+    TriedCandidate,
     Waiting,
 )
 
@@ -138,3 +139,29 @@ def test_what_was_missed_and_lost_is_counted_once() -> None:
     )
     assert course.missing == 6
     assert tuple(course.lost) == spans
+
+
+def test_a_stage_says_what_its_weights_were_chosen_among() -> None:
+    course = RunCourse.of(
+        [
+            START,
+            trained(0, 1, 30),
+            StageClosed(
+                stage=0,
+                best_round=1,
+                val_accuracy=0.75,
+                train_accuracy=0.8,
+                candidate="no own rows",
+                tried=(
+                    TriedCandidate(name="", rounds=1, val_accuracy=0.7),
+                    TriedCandidate(name="no own rows", rounds=2, val_accuracy=0.75),
+                ),
+                bytes_payload=30,
+            ),
+            trained(1, 1, 40),
+            StageClosed(stage=1, best_round=1, val_accuracy=0.75, bytes_payload=40),
+        ]
+    )
+    first, last = course.stages
+    assert first.kept == ("train accuracy 80.0 %", "no own rows (else as it is 70.0 %)")
+    assert last.kept == ()

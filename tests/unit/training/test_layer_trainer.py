@@ -114,6 +114,21 @@ def test_evaluate_counts_by_hand() -> None:
     assert tally.loss_sum == pytest.approx(float(-chances.log().sum()))
 
 
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_round_counts_right_train_nodes_by_the_rows_that_it_trains_on(
+    model: str, dropout: float
+) -> None:
+    made, right = trainer(model), []
+    for seed in range(5):
+        weights = initial_weights(shape(model), 0, seed=seed)
+        update = made.update(weights, round_number=1, dropout=dropout)
+        right.append(update.train.correct)
+        if not dropout:
+            assert update.train.correct == made.evaluate(weights, "train").correct
+    assert 0 < max(right) <= 5
+
+
 def test_infinite_weights_are_named() -> None:
     weights = initial_weights(shape(), 0, seed=1)
     weights[0] = np.inf

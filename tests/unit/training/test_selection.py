@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,3 +42,25 @@ def test_scores_without_nodes_have_no_accuracy() -> None:
     assert score(0, 0.0, count=0).loss is None
     assert score(5, 2.0).accuracy == 0.5
     assert score(5, 2.0).loss == 0.2
+
+
+def test_one_is_clearly_better_by_more_than_a_standard_error() -> None:
+    # Of 1,000 nodes of which half are right: 0.0158.
+    before = Score(count=1000, correct=500, loss_sum=1.0)
+    assert not replace(before, correct=515).clearly_beats(before)
+    assert replace(before, correct=516).clearly_beats(before)
+    assert not replace(before, correct=484).clearly_beats(before)
+
+
+def test_what_is_better_follows_the_metric() -> None:
+    before = Score(count=1000, correct=500, loss_sum=1.0, metric=0.5, by_metric=True)
+    assert replace(before, correct=0, metric=0.52).clearly_beats(before)
+    assert not replace(before, correct=1000, metric=0.5).clearly_beats(before)
+    lower = replace(before, lower_is_better=True)
+    assert replace(lower, metric=0.48).clearly_beats(lower)
+    assert not replace(lower, metric=0.52).clearly_beats(lower)
+
+
+def test_without_nodes_nothing_is_clearly_better() -> None:
+    nothing = Score(count=0, correct=0, loss_sum=0.0)
+    assert not nothing.clearly_beats(nothing)

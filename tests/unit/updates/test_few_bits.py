@@ -229,3 +229,28 @@ def test_a_change_is_refused_where_it_does_not_fit() -> None:
         codec.decode(change, np.ones(4, np.float32))
     with pytest.raises(RemoteProtocolError, match="float32 .*expected float64"):
         codec.decode(change, np.ones(300))
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_blocks_of_which_nothing_is_read_are_zeros_and_take_little(bits: int) -> None:
+    codec = FewBits(update_bits=bits)
+    update = np.random.default_rng(0).normal(size=8 * BLOCK).astype(np.float32)
+    steps = codec.steps(codec.measure(update, update), b"")
+    blocks = np.array([0, 2, 3, 4, 5, 7])
+    fewer = codec.without(steps, blocks)
+    whole, coded = (codec.encode_update(update, KEY, told) for told in (steps, fewer))
+    decoded = codec.decode_update(coded, KEY, fewer).reshape(8, BLOCK)
+    np.testing.assert_array_equal(decoded.any(axis=1), ~np.isin(np.arange(8), blocks))
+    # Of the others nothing changes.
+    kept = codec.decode_update(whole, KEY, steps).reshape(8, BLOCK)
+    np.testing.assert_array_equal(decoded[[1, 6]], kept[[1, 6]])
+    # A quarter is left, in somewhat longer codes, and a bit for each byte of the rest.
+    assert len(coded) < 0.45 * len(whole) + 6 * BLOCK * bits / 64
+
+
+def test_where_zero_is_no_number_nothing_is_left_out() -> None:
+    codec = FewBits(update_bits=1)
+    assert codec.without(b"123", np.array([1])) == b"123"
+    # In a first round senders have steps of their own.
+    assert FewBits(update_bits=8).without(b"", np.array([1])) == b""
+    assert PlainUpdates().without(b"", np.array([1])) == b""

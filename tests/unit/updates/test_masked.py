@@ -174,3 +174,21 @@ def test_arrays_that_come_in_turn_are_hashed_once_each(monkeypatch: pytest.Monke
     for _ in range(5):
         assert [array_digest(weights) for weights in sent] == expected
     assert len(hashed) == len(sent)
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_blocks_of_which_nothing_is_read_are_zeros_also_in_the_next_rounds(bits: int) -> None:
+    codec = MaskedUpdates(update_bits=bits)
+    updates = np.random.default_rng(0).normal(size=(4, SIZE))
+    steps = codec.first_steps(SIZE, most_train=100, terms=4)
+    for number in (1, 2, 3):
+        steps = codec.without(steps, np.array([0, 2]))
+        key = UpdateKey(seed=0, job="job", stage=0, round=number, client=0)
+        total = sum(codec.encode_update(update, key, steps) for update in updates)
+        decoded = codec.decode_update(total, key, steps)
+        assert not decoded[:256].any()
+        assert not decoded[512:].any()
+        np.testing.assert_allclose(decoded[256:512], updates.sum(axis=0)[256:512], atol=0.3)
+        measured = codec.measure(decoded, total)
+        assert measured[-1] == 0
+        steps = codec.steps(measured, steps)

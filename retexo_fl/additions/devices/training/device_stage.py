@@ -198,11 +198,12 @@ class DeviceStage(LayerTrainer):
         for unit, gradient in enumerate(gradients):
             nodes = len(self._units[unit].train)
             loss_sum = found.numbers[unit_number(unit, "train-loss")]
+            correct = int(found.numbers[unit_number(unit, "train-correct")])
             total.add(
                 PassSums(
                     gradient_sum=gradient.copy() if nodes else None,
                     is_finite=not found.numbers[unit_number(unit, "infinite")],
-                    train=Tally(count=nodes, loss_sum=loss_sum),
+                    train=Tally(count=nodes, loss_sum=loss_sum, correct=correct),
                 )
             )
         return total

@@ -138,6 +138,7 @@ class StageTask:
         sums = self._passes[unit].sums(weights, dropout, validate=in_one_pass)
         numbers = {
             unit_number(unit, "train-loss"): sums.train.loss_sum,
+            unit_number(unit, "train-correct"): float(sums.train.correct),
             unit_number(unit, "infinite"): float(not sums.is_finite),
         }
         if in_one_pass:

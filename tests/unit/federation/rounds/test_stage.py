@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from retexo_fl.federation.rounds.checked_answers import checked
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.federation.rounds.stage import StageTraining
-from retexo_fl.federation.rounds.stage_state import StageState
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.masking.agreement import USES, Cohort
+from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import PlainUpdates
 from tests.support.promises import hello_of
@@ -170,3 +172,65 @@ def test_what_cannot_be_is_refused_with_its_client(
     with pytest.raises(error, match=f"^{told}"):
         asking.send((client, update(client, 1.0, 1.0, **wrong)) for client, wrong in answers)
     assert training.round == 0
+
+
+def test_right_train_nodes_are_those_of_the_weights_that_were_sent() -> None:
+    keys: dict[str, Any] = {"local-steps": 1, "candidates": "auto"}
+    training = stage(**keys)
+    train = HELLOS[0].train + HELLOS[2].train
+    for number, correct in enumerate((1, 2), start=1):
+        answers = [
+            (0, update(0, 1.0, 2.0, correct=correct)),
+            (1, judged(1, 1)),
+            (2, update(2, 1.0, 2.0, correct=0)),
+        ]
+        _, score = answered(training.train(), *answers)
+        assert score.train_accuracy == correct / train
+        assert training.state().train_accuracy == correct / train
+        assert number == training.round
+    # They were validated by the same answers.
+    assert training.best.round_number == 1
+    assert training.best.score is not None
+    assert training.best.score.train_accuracy == 2 / train
+    # Nobody trains from the last weights: of these it is what was known of those before.
+    _, last = answered(training.validate_last(), (0, judged(0, 3)), (1, judged(1, 3)))
+    assert last.train_accuracy == 2 / train
+    assert training.outcome().score.train_accuracy == 2 / train
+
+
+@pytest.mark.parametrize(("correct", "said"), [(None, "missing"), (10**6, "1000000"), (-1, "-1")])
+def test_right_train_nodes_are_a_count_of_those_there_are(correct: int | None, said: str) -> None:
+    keys: dict[str, Any] = {"local-steps": 1, "candidates": "auto"}
+    training = stage(**keys)
+    told = (0, update(0, 1.0, 2.0, correct=correct))
+    with pytest.raises(RemoteProtocolError, match=f"client 0: correct is {said}; expected"):
+        answered(checked(training.train(), CLIENTS), told)
+
+
+def test_without_candidates_right_train_nodes_are_not_counted() -> None:
+    training = stage()
+    answers = [(0, update(0, 1.0, 2.0)), (1, judged(1, 1)), (2, update(2, 1.0, 2.0))]
+    _, score = answered(training.train(), *answers)
+    assert score.train_accuracy is None
+
+
+@pytest.mark.parametrize(("ours", "kept"), [(60, ""), (66, "no own rows")])
+def test_what_was_trained_before_is_kept_unless_it_is_clearly_worse(ours: int, kept: str) -> None:
+    before = StageOutcome(
+        stage=1,
+        rounds=5,
+        best_round=3,
+        score=Score(count=100, correct=60, loss_sum=1.0),
+        weights=np.zeros(2, np.float32),
+        tried=(TriedCandidate(name="", rounds=5, val_accuracy=0.6),),
+    )
+    state = StageState.next_candidate("no own rows", np.ones(2, np.float32), before)
+    training = stage(replace(state, round=9))
+    assert training.begun == 5
+    training.best.offer(np.ones(2, np.float32), 8, Score(count=100, correct=ours, loss_sum=1.0))
+    outcome = training.outcome()
+    assert (outcome.candidate, outcome.rounds) == (kept, 9)
+    assert outcome.best_round == (8 if kept else 3)
+    assert [(one.name, one.rounds) for one in outcome.tried] == [("", 5), ("no own rows", 4)]
+    assert outcome.choice == outcome.tried
+    assert before.choice == ()

@@ -1,0 +1,1 @@
+"""What else a stage is trained as, by further rounds."""
