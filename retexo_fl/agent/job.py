@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ from retexo_fl.agent import wire
 from retexo_fl.agent.admission import question_limits
 from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.gate import JobGate
+from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.peer_traffic import PeerTrafficBook
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.answer_book import AnswerBook
@@ -34,6 +36,7 @@ from retexo_fl.client.api import (
     is_lacking,
     purpose_of,
 )
+from retexo_fl.client.graph_sizes import count_sizes
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.part import note_unused_edges
 from retexo_fl.client.rounds import AnyAnswer, TrainingClient
@@ -88,6 +91,8 @@ class AgentJob:
     Attributes:
         name: Of the job.
         config: It trains with.
+        is_open: Its server may still settle keys that follow from all clients' graph: nothing was
+            asked but who the client is and what it counts.
         answers: What it has answered.
         stage: Of the last message; likewise ``round`` and ``message``.
         state: ``waiting`` for a message, ``computing``, or ``exchanging`` with peers.
@@ -95,7 +100,7 @@ class AgentJob:
         book: Bytes by peer.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a job has so much
         self,
         name: str,
         config: RunConfig,
@@ -103,10 +108,11 @@ class AgentJob:
         depot: JobDepot,
         *,
         folders: JobFolders,
-        most_rounds: int,
+        limits: Limits,
         carrier: CarrierPath | None = None,
+        is_open: bool = False,
     ) -> None:
-        self.name = name
+        self.name, self.is_open = name, is_open
         self.config = config
         self.stage, self.round, self.message = -1, 0, ""
         self.state, self.asked_at = "waiting", time.time()
@@ -142,11 +148,18 @@ class AgentJob:
             clients=partition.num_clients,
             stages=self.client.stages,
         )
-        depot.admit_job(name, self._gate)
-        limits = question_limits(
-            config, self.client.shape, stages=self.client.stages, most_rounds=most_rounds
+        if limits.tell_sizes:
+            self.client.count_sizes = partial(count_sizes, partition, config)
+        if not is_open:
+            depot.admit_job(name, self._gate)
+        self.answers.limit(
+            question_limits(
+                config,
+                self.client.shape,
+                stages=self.client.stages,
+                most_rounds=limits.most_rounds,
+            )
         )
-        self.answers.limit(limits)
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
         #: What went to and came from peers in it, by purpose, place, peer and way.
@@ -156,6 +169,11 @@ class AgentJob:
         self._written_at = 0.0
         #: Stages and digests of exchanges whose vectors are certain to be in the outbox.
         self._sent: set[tuple[int, bytes]] = set()
+
+    def close_keys(self) -> None:
+        """Keep the keys that it has from now on; peers' blocks may come."""
+        self.is_open = False
+        self._depot.admit_job(self.name, self._gate)
 
     @property
     def training(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retexo_fl.config import Scalar, config_values, free_keys, make_config
+from retexo_fl.config.profiles import SETTLED
 from retexo_fl.errors import ConfigurationError
 
 
@@ -19,3 +20,15 @@ def check_same(name: str, known: Mapping[str, Scalar], asked: Mapping[str, Scala
             raise ConfigurationError(
                 f"{key}: got {value!r}; expected {known[key]!r}, with which job {name} was started"
             )
+
+
+def settles(known: Mapping[str, Scalar], asked: Mapping[str, Scalar]) -> bool:
+    """Return whether a configuration differs from another in nothing but keys that a run settles.
+
+    That is which keys it may have; what of their values, admission says as of a new job's.
+    """
+    values = config_values(make_config(asked))
+    fixed = values.keys() - SETTLED - free_keys()
+    return all(known[key] == values[key] for key in fixed) and any(
+        known[key] != values[key] for key in SETTLED
+    )

@@ -21,7 +21,7 @@ from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
 from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
-from retexo_fl.agent.job_configuration import check_same
+from retexo_fl.agent.job_configuration import check_same, settles
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.promises import check_promise
@@ -31,6 +31,7 @@ from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
+    HelloRequest,
     PredictedAnswer,
     PredictedRequest,
     Ticket,
@@ -55,6 +56,8 @@ _NAME: Final = re.compile(r"(job|predict)-[0-9a-f]{12}")
 #: Jobs that predict with one model have names which begin alike.
 _OF_MODEL: Final = len(PREDICTION_PREFIX) + MODEL_DIGITS
 _MOST_JOBS: Final = 16
+#: What is asked before keys that follow from the graph are settled.
+_OPENING: Final = frozenset({"hello", "introduce", "keys", "counts"})
 #: Attempts of a job that this client may have been away for.
 _MOST_MISSED: Final = 1000
 #: Exchanges may be open for weeks, and a client with all of its vectors is not asked meanwhile.
@@ -126,7 +129,8 @@ class AgentJobs:
                 self._clear(name)
                 continue
             try:
-                self._jobs[name] = self._make(name, self._config_of(name))
+                config, is_open = self._noted(name)
+                self._jobs[name] = self._make(name, config, is_open=is_open)
             except RetexoError as error:
                 # One training that cannot continue must not stop the others.
                 logger.warning(line("lost", job=name, reason=str(error)))
@@ -168,7 +172,7 @@ class AgentJobs:
             if ended is not None and ended[0] == request.identity:
                 return [ended[1]]
             self._jobs[name] = self._begin(request)
-        job = self._jobs[name]
+        job = self._settled(self._jobs[name], request)
         if self._asked_with.get(name) != request.config:
             check_same(name, config_values(job.config), request.config)
             job.client.follow(self._admitted(name, request.config))
@@ -248,9 +252,10 @@ class AgentJobs:
             self._answer(name).unlink()
         else:
             self._drop_old()
-        job = self._make(name, request.config)
-        facts = {"job": name, "config": dict(request.config)}
-        _write(self._file(name), [json.dumps(facts, indent=1).encode()])
+        asked = request.asked
+        is_open = isinstance(asked, HelloRequest) and bool(asked.sizes)
+        job = self._make(name, request.config, is_open=is_open)
+        self._write_job(name, request.config, is_open=is_open)
         logger.info(
             line(
                 "begun",
@@ -260,6 +265,34 @@ class AgentJobs:
             )
         )
         return job
+
+    def _settled(self, job: AgentJob, request: wire.Request) -> AgentJob:
+        """Return a job with the keys that its server has settled, which is done at most once.
+
+        What it was asked under the earlier ones is who the client is and what it counts. So it is
+        as if it had begun with these, by which it is admitted anew.
+        """
+        if not job.is_open:
+            return job
+        settles_now = settles(config_values(job.config), request.config)
+        if not settles_now and request.message in _OPENING:
+            return job
+        name = job.name
+        if settles_now:
+            made = self._make(name, request.config)
+            made.client.masks.go_on_from(job.client.masks)
+            job.client.close()
+            self._jobs[name] = job = made
+            self._asked_with.pop(name, None)
+            logger.info(line("settled", job=name, attempt=request.ticket.attempt, **job.training))
+        else:
+            job.close_keys()
+        self._write_job(name, request.config)
+        return job
+
+    def _write_job(self, name: str, config: Mapping[str, Scalar], *, is_open: bool = False) -> None:
+        facts = {"job": name, "config": dict(config), **({"open": True} if is_open else {})}
+        _write(self._file(name), [json.dumps(facts, indent=1).encode()])
 
     def _prediction_sets(self) -> PredictionSets:
         if self._predictions is None:
@@ -275,7 +308,7 @@ class AgentJobs:
             if path.parent.name != name:
                 self.forget(path.parent.name)
 
-    def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
+    def _make(self, name: str, config: Mapping[str, Any], *, is_open: bool = False) -> AgentJob:
         admitted = self._admitted(name, config)
         if admitted.secure_aggregation == "masked":
             self._check_signed(admitted)
@@ -290,8 +323,9 @@ class AgentJobs:
                 traffic=self._state / "traffic" / f"{name}.csv",
                 predictions=self._predictions,
             ),
-            most_rounds=self._limits.most_rounds,
+            limits=self._limits,
             carrier=self._carrier,
+            is_open=is_open,
         )
         job.client.masks.sign_by(self._signer, least_clients=self._limits.least_clients)
         job.client.least_validation = self._limits.least_train_nodes
@@ -348,9 +382,11 @@ class AgentJobs:
             return None
         return content[:_IDENTITY_BYTES], content[_IDENTITY_BYTES:]
 
-    def _config_of(self, name: str) -> Mapping[str, Any]:
+    def _noted(self, name: str) -> tuple[Mapping[str, Any], bool]:
+        """Return the configuration of a job, and whether its server may still settle keys."""
         try:
-            return {**json.loads(self._file(name).read_bytes())["config"]}
+            noted = json.loads(self._file(name).read_bytes())
+            return {**noted["config"]}, noted.get("open") is True
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._file(name)}: is damaged; drop the job with `retexo agent forget {name}`"

@@ -34,6 +34,8 @@ class Limits:
             all messages together that are read or answered; 0 for all that the agent may have.
         require_secure_aggregation: Runs without masked sums are refused.
         least_clients: Fewest clients that a masked sum may be over.
+        tell_sizes: The server is told how large the graph is, where keys of a run follow from that:
+            ends of edges, features other than zero, vectors of an exchange.
     """
 
     devices: str = ""
@@ -46,6 +48,7 @@ class Limits:
     most_memory_mib: float = 0.0
     require_secure_aggregation: bool = False
     least_clients: int = LEAST
+    tell_sizes: bool = True
 
     def __post_init__(self) -> None:
         """Check each key."""

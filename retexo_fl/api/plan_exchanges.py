@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
+from retexo_fl.client.preparation import graph_facts
 from retexo_fl.config import RunConfig
+from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph.parts.partition import GraphPartition
@@ -76,7 +79,7 @@ class PlannedParts:
 
 
 class PlannedCounts:
-    """What clients would send under a plan of one kind: see :class:`.PlanCounts`.
+    """What all clients have and would send: see :class:`.GraphCounts`.
 
     Args:
         config: Of the run.
@@ -86,6 +89,16 @@ class PlannedCounts:
     def __init__(self, config: RunConfig, planned: PlannedParts) -> None:
         self._config = config
         self._planned = planned
+
+    @cached_property
+    def facts(self) -> GraphFacts:
+        """What a profile is fitted to."""
+        return graph_facts(self._planned.parts)
+
+    @property
+    def edge_features(self) -> int:
+        """Attributes of each edge."""
+        return self._planned.parts[0].edge_values.num_attributes
 
     def vectors(self, kind: str) -> int:
         """Return how many vectors one exchange has."""

@@ -19,18 +19,10 @@ from retexo_fl.config import (
 from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.config.file import read_config_file
 from retexo_fl.config.goals import goal_of
-from retexo_fl.config.profiles import (
-    END_TO_END,
-    FITTED,
-    default_profile,
-    fitted_values,
-    leaving,
-    profile_values,
-)
+from retexo_fl.config.profiles import Fitting, default_profile, leaving, profile_values
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from retexo_fl.masking import MASKED
 from retexo_fl.methods.keys import check_algorithm
-from retexo_fl.units import counted
 
 if TYPE_CHECKING:
     from retexo_fl.api.plan_exchanges import PlannedParts
@@ -104,6 +96,12 @@ class Asked:
     def in_file(self) -> Mapping[str, object]:
         """Keys of the file."""
         return read_config_file(self.file) if self.file else {}
+
+    @property
+    def fitting(self) -> Fitting:
+        """What is left to be fitted to the graph."""
+        chosen = {**self.in_file, **self.values}
+        return Fitting(profile=self.profile or "", chosen=tuple(sorted(chosen)))
 
     def load(self, config: RunConfig, *, quiet: bool = False) -> SettledParts:
         """Return all parts, and by which split.
@@ -208,58 +206,12 @@ def fitted(config: RunConfig, planned: PlannedParts, asked: Asked) -> tuple[RunC
     Returns:
         The configuration, and words; none where the profile is the same for all graphs.
     """
-    config, told = _fitted_profile(config, planned.parts, asked)
-    kind = _plan_for(config, planned)
-    if kind == config.boundary_plan:
-        return config, told
-    if kind == "cover":
-        told = "; ".join(filter(None, (told, "boundary-plan cover, in fewer bytes than rows")))
-    return make_config({**config_values(config), "boundary-plan": kind}), told
-
-
-def _plan_for(config: RunConfig, planned: PlannedParts) -> str:
     from retexo_fl.api.plan_exchanges import PlannedCounts
-    from retexo_fl.training.shorter_plan import shorter_plan
+    from retexo_fl.training.fitting import fit, is_left
 
-    part = planned.parts[0]
-    return shorter_plan(
-        config,
-        PlannedCounts(config, planned),
-        features=part.num_features,
-        classes=part.num_classes,
-        edge_features=part.edge_values.num_attributes,
-    )
-
-
-def _fitted_profile(
-    config: RunConfig, parts: Sequence[GraphPartition], asked: Asked
-) -> tuple[RunConfig, str]:
-    profile = asked.profile
-    if profile is None or profile not in FITTED:
+    if not is_left(config, asked.fitting):
         return config, ""
-    if profile == END_TO_END and not config.goal.few_nodes_studied:
-        return config, ""
-    from retexo_fl.client.preparation import graph_facts
-    from retexo_fl.layers.base import GraphLayer
-    from retexo_fl.layers.named import layer_class
-
-    facts, layer = graph_facts(parts), layer_class(config.model)
-    takes_sums = layer.fixed_width(1) is not None
-    fitted_to = fitted_values(
-        profile,
-        facts,
-        takes_sums=takes_sums,
-        is_linear=takes_sums and layer.start_as is not GraphLayer.start_as,
-    )
-    chosen = {**asked.values, **asked.in_file}
-    fitting = {key: value for key, value in fitted_to.items() if key not in chosen}
-    keys = ", ".join(f"{key} {value}" for key, value in fitting.items()) or "as it is"
-    told = (
-        f"{keys} ({counted(facts.train_nodes, 'train node')}, "
-        f"{counted(facts.features, 'feature')} with {facts.entries_per_row:.3g} entries in a row, "
-        f"mean degree {facts.degree:.3g})"
-    )
-    return make_config({**config_values(config), **fitting}), told
+    return fit(config, asked.fitting, PlannedCounts(config, planned))
 
 
 def _refuse(contradicting: Set[str], others: str) -> None:

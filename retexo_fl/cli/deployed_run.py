@@ -22,6 +22,7 @@ from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import EVENTS, Event
 
 if TYPE_CHECKING:
+    from retexo_fl.config.profiles import Fitting
     from retexo_fl.progress.prediction import PredictionTable
     from retexo_fl.run_log.profile import ChosenProfile
     from retexo_fl.simulation.flower_bundle import BundleApps
@@ -60,7 +61,7 @@ class EventFile:
 _HISTORY: Final = EventFile(name="metrics.jsonl", kinds=EVENTS)
 
 
-def run_deployed(
+def run_deployed(  # noqa: PLR0913 - a run has so much
     config: RunConfig,
     run_path: Path,
     table: LiveTable,
@@ -68,6 +69,7 @@ def run_deployed(
     address: Address,
     quiet: bool = False,
     profile: ChosenProfile | None = None,
+    fitting: Fitting | None = None,
     overwrite: bool = False,
 ) -> bool:
     """Have a SuperLink run the training, and watch it.
@@ -81,6 +83,7 @@ def run_deployed(
         address: Of the SuperLink.
         quiet: Show nothing.
         profile: Of a new run.
+        fitting: What of a new run is fitted to the clients' graph.
         overwrite: Have it replace a run that is in its directory, where the SuperLink runs.
 
     Returns:
@@ -98,7 +101,7 @@ def run_deployed(
     if config.resume:
         # Released at once: the ServerApp takes it.
         lock_run(run_path / "config.toml").close()
-    apps = training_apps(profile, overwrite=overwrite)
+    apps = training_apps(profile, fitting=fitting, overwrite=overwrite)
     return run_apps(config, run_path, table, address=address, quiet=quiet, apps=apps)
 
 

@@ -32,7 +32,6 @@ from retexo_fl.cli.superlink import (
     deployment_address,
 )
 from retexo_fl.config import RunConfig, config_values, named_plugins, panels
-from retexo_fl.config.profiles import FITTED
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json
@@ -202,26 +201,17 @@ def _train(training: Training, address: Address | None, told: str) -> bool:
         check_superlink(address)
         complain(told)
     _say_what_is_not_added(config)
-    _say_what_is_not_fitted(training.asked)
-    profile = None if config.resume else named_profile(training.asked)
+    is_new = not config.resume
     return run_deployed(
         config,
         training.run_path,
         table,
         address=address,
         quiet=quiet,
-        profile=profile,
+        profile=named_profile(training.asked) if is_new else None,
+        fitting=training.asked.fitting if is_new else None,
         overwrite=training.asked.overwrite,
     )
-
-
-def _say_what_is_not_fitted(asked: Asked) -> None:
-    """Say that a profile was chosen without a look at the graph, which is elsewhere."""
-    if asked.profile in FITTED:
-        complain(
-            f"profile: {asked.profile} as it is for any graph, as this one is not here; "
-            "`retexo plan` with the profile says, where a graph is, which keys fit it"
-        )
 
 
 def _what_now(training: Training, address: Address | None, replaced: FileStamp | None) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from retexo_fl.client.api import (
+    NUM_SIZES,
     BasisRequest,
     ChoiceRequest,
     CountsAnswer,
@@ -212,9 +213,12 @@ def _basis_sums(request: BasisRequest, _: SumFacts) -> Iterator[Declared]:
         yield Sum(name="squares", length=2 * kinds, is_list=True, least=0.0)
 
 
-def _counted(_: CountsRequest, __: SumFacts) -> Iterator[Declared]:
+def _counted(request: CountsRequest, _: SumFacts) -> Iterator[Declared]:
     for item in fields(CountsAnswer):
-        yield Count(name=item.name)
+        if item.name != "sizes":
+            yield Count(name=item.name)
+    if request.sizes:
+        yield Count(name="sizes", length=NUM_SIZES, is_list=True)
 
 
 def _labelled(_: LabelsRequest, facts: SumFacts) -> Iterator[Declared]:

@@ -15,6 +15,7 @@ from retexo_fl.channels.base import Channel
 from retexo_fl.client.answers import KEYLESS, sum_facts
 from retexo_fl.client.api import (
     MESSAGE_VERSION,
+    NUM_SIZES,
     Answering,
     AnswerT,
     CollectAnswer,
@@ -45,7 +46,7 @@ from retexo_fl.client.sealing import sealing_of
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.weights import ClientWeights
-from retexo_fl.config import RunConfig
+from retexo_fl.config import RunConfig, config_digest
 from retexo_fl.errors import (
     LocalProtocolError,
     MaskingKeysLost,
@@ -71,6 +72,8 @@ class GraphClient(Answering):
         masks: Its keys and its cohort, or none.
         least_validation: Of fewer validation nodes it adds no products of rows to sums in the
             clear.
+        count_sizes: Returns the fields of :class:`.GraphSizes`; none where its owner does not want
+            the server told how large its graph is.
     """
 
     least_validation: int = 0
@@ -109,6 +112,7 @@ class GraphClient(Answering):
         )
         self._made = self._new_trainers()
         self._trainers: dict[tuple[int, bytes], StageTrainer] = {}
+        self.count_sizes: Callable[[], tuple[int, ...]] = tuple
         #: What its trainers know of all clients' labels.
         self._label_facts: tuple[float, ...] | None = None
 
@@ -130,7 +134,7 @@ class GraphClient(Answering):
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        part, counts = self.part.graph, self._told_counts()
+        part, counts = self.part.graph, self._told_counts(sizes=bool(request.sizes))
         return HelloAnswer(
             version=MESSAGE_VERSION,
             client=part.client,
@@ -148,12 +152,14 @@ class GraphClient(Answering):
         """Return what hello tells of labels, by its fields."""
         return {"label_uses": self.part.label_uses(), "label_sums": self._label_sums()}
 
-    def _told_counts(self) -> CountsAnswer:
+    def _told_counts(self, *, sizes: bool = False) -> CountsAnswer:
         """Return all counts that the server is told of a part, or of a cohort."""
+        part = self.part.graph
         return CountsAnswer(
-            nodes=self.part.graph.num_inner,
+            nodes=part.num_inner,
             vectors_out=self.crossing.plan.num_send,
             vectors_in=self.crossing.plan.num_receive,
+            sizes=self.count_sizes() if sizes else (),
             **self.part.counts(),
         )
 
@@ -178,9 +184,14 @@ class GraphClient(Answering):
         self.masks.check_asked()
         self._admit_to_sum(request.ticket)
         self._enter(request)
-        others = dict.fromkeys(self.part.left_out, 0)
-        answer = self._sealing.computed(lambda: replace(self._told_counts(), **others))
-        return self._sealing.answered(request, answer)
+        others: dict[str, Any] = dict.fromkeys(self.part.left_out, 0)
+
+        def count() -> CountsAnswer:
+            counts = replace(self._told_counts(sizes=bool(request.sizes)), **others)
+            untold = (0,) * NUM_SIZES if request.sizes else ()
+            return replace(counts, sizes=counts.sizes or untold)
+
+        return self._sealing.answered(request, self._sealing.computed(count))
 
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -231,6 +242,10 @@ class GraphClient(Answering):
         if not (self.crossing.needs_weights(ticket.stage) or self.shape.passes_sums):
             self._trainer(ticket.stage, ticket.weights_digest)
         self.crossing.mailbox.drop_decoded()
+
+    def has_keys_of(self, config: RunConfig) -> bool:
+        """Return whether it was made for a run of these keys, but for those that may change."""
+        return config_digest(config) == config_digest(self._config)
 
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""

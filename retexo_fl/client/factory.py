@@ -14,11 +14,13 @@ import tempfile
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
 from retexo_fl.client.client import GraphClient
+from retexo_fl.client.graph_sizes import count_sizes
 from retexo_fl.client.log_lines import DeviceLog
 from retexo_fl.client.memory_estimate import available_bytes, rows_bytes
 from retexo_fl.client.preparation import make_parts
@@ -119,6 +121,11 @@ class WorkerClients:
     def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
         """Return a client of a job; the least recently used are dropped where memory ends."""
         key = (job, client)
+        known = self._clients.get(key)
+        if known is not None and not known[0].has_keys_of(config):
+            # The server has settled keys since; all else is in the store.
+            self._clients.pop(key)[0].close()
+            self._kept_bytes -= known[1]
         if key not in self._clients:
             if self._log is None and self._predictions is None:
                 self._log = _device_log(config)
@@ -162,6 +169,7 @@ class WorkerClients:
             on_forget=forget,
             predictions=self._predictions,
         )
+        made.count_sizes = partial(count_sizes, part, config)
         # At its peak. Between messages 2,708 clients of a node each keep 29 kB of 44, 50 of 54
         # nodes .8 MB of 2.1.
         return made, rows_bytes(config, part)

@@ -115,6 +115,14 @@ class ClientMasks:
         self.signer, self.least_clients = signer, least_clients
         self._store, self._attempt = MemoryStore(), None
 
+    def go_on_from(self, earlier: object) -> None:
+        """Keep the keys that a client had before keys of its run were settled.
+
+        Of what is answered from then on labels name the settled ones.
+        """
+        assert isinstance(earlier, ClientMasks), "whether sums are masked is not settled later"
+        self._store = earlier._store
+
     def introduce(self, attempt: int) -> tuple[bytes, bytes | None]:
         """Return the client's public key of an attempt, 32 bytes, and what it signs, if it does.
 
@@ -150,6 +158,7 @@ class ClientMasks:
         has = [use for use in USES if getattr(counts, use)]
         return {
             **dict.fromkeys(asdict(counts), 0),
+            "sizes": (),
             "brings": " ".join(sorted(self.brings(has))),
             "mask_key": key,
             "mask_signature": signature,

@@ -107,6 +107,9 @@ class NoMasks:
     def sign_by(self, signer: KeySigner | None, *, least_clients: int) -> None:
         """Sign no keys: there are none."""
 
+    def go_on_from(self, earlier: object) -> None:
+        """Keep no keys: there are none."""
+
     def check_asked(self) -> None:
         """Refuse what is asked under masks alone: in the clear hello has told it.
 

@@ -89,6 +89,30 @@ _OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
 )
 
 
+#: Keys that a run may settle once its graph has been counted: those of profiles, and what follows.
+SETTLED: Final = frozenset(
+    {
+        *PROFILES["lean"],
+        *("basis-rows", "weight-decay"),
+        *_FEW_SUMS,
+        *_FEW_END_TO_END,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """What of a run is left to be fitted to its graph.
+
+    Attributes:
+        profile: Of which keys follow from a graph; any other one, or none, has no such keys.
+        chosen: Keys that the user chose, which stay.
+    """
+
+    profile: str = ""
+    chosen: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts:
     """Counts over all clients, which a federation may know before it trains.

@@ -574,7 +574,7 @@ class RunConfig:
         *("inline", "flower", "deployment"),
         panel="Where it runs",
         may_change=True,
-        lean=("inline", "flower"),
+        lean=ANY,
     )
     links: str = formed(
         "ideal",

@@ -12,19 +12,31 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 
-def make_server_app(*, overwrite: bool = False, **profile: Any) -> ServerApp:
+def make_server_app(
+    *,
+    overwrite: bool = False,
+    fits: str | None = None,
+    chosen: tuple[str, ...] = (),
+    **profile: Any,
+) -> ServerApp:
     """Return the ServerApp that trains by lazy message passing.
 
     Args:
         overwrite: Replace a run that is in the run's directory.
+        fits: Profile of which keys follow from the clients' graph; None where nothing does.
+        chosen: Keys that stay as they are.
         profile: Fields of :class:`~retexo_fl.run_log.profile.ChosenProfile`; without any, keys are
             those of Flower's run configuration.
     """
+    from retexo_fl.config.profiles import Fitting
     from retexo_fl.federation import server_app
     from retexo_fl.run_log.profile import ChosenProfile
 
     given = profile or {"name": "retexo", "why": "whose keys Flower's run configuration overrides"}
-    return server_app.make_server_app(profile=ChosenProfile(**given), overwrite=overwrite)
+    fitting = None if fits is None else Fitting(profile=fits, chosen=tuple(chosen))
+    return server_app.make_server_app(
+        profile=ChosenProfile(**given), fitting=fitting, overwrite=overwrite
+    )
 
 
 def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import QUESTIONS, ClientApi, Request, Ticket
+from retexo_fl.config import Scalar
 from retexo_fl.errors import ConfigurationError, RetexoError
 from retexo_fl.federation import records
 from retexo_fl.plugins import plugin_failure
@@ -41,6 +42,8 @@ def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]
     def answer(message: Message, context: Context) -> Message:
         try:
             first, request = records.read_first(message), records.read_request(message)
+            if records.SETTLED in message.content:
+                context = _with_keys(context, records.settled_keys(message))
             content = _answers(find_client(context, request.ticket), first, request)
         except Exception as error:
             named = error if isinstance(error, RetexoError) else plugin_failure(error)
@@ -50,6 +53,17 @@ def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]
         return Message(content, reply_to=message)
 
     return answer
+
+
+def _with_keys(context: Context, keys: Mapping[str, Scalar]) -> Context:
+    """Return a context whose run has other keys, which the server has settled since it began."""
+    return Context(
+        run_id=context.run_id,
+        node_id=context.node_id,
+        node_config=context.node_config,
+        state=context.state,
+        run_config={**context.run_config, **keys},
+    )
 
 
 def _answers(client: ClientApi, first: Iterable[Request[Any]], request: Request[Any]) -> RecordDict:

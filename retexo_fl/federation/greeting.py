@@ -107,7 +107,7 @@ class Federation:
         return {answer.client: answer for answer in self.answers}
 
 
-def greet(
+def greet(  # noqa: PLR0913 - each says what hellos are for
     messenger: Messenger,
     ticket: Ticket,
     *,
@@ -115,6 +115,7 @@ def greet(
     to_train: bool = True,
     all_train: bool = False,
     counts_links: bool = False,
+    sizes: bool = False,
     useful: Callable[[Mapping[int, HelloAnswer]], int] | None = None,
 ) -> Federation:
     """Wait for all clients, learn their indices, and check that their parts fit together.
@@ -128,6 +129,7 @@ def greet(
         to_train: Demand a labelled train node; predicting needs none.
         all_train: Clients without train nodes take part in rounds too, since their peers need them.
         counts_links: What clients train on are pairs of nodes.
+        sizes: Ask how large their graphs are, too.
         useful: Returns how many of the clients that have answered, ascending, can take part; all
             if None.
 
@@ -137,7 +139,7 @@ def greet(
         RemoteProtocolError: A client's hello holds impossible values.
         RoundIncomplete: Not all clients were there in time.
     """
-    hello = HelloRequest(ticket=ticket)
+    hello = HelloRequest(ticket=ticket, sizes=sizes or None)
     found = whoever_comes(messenger, hello, HelloAnswer, clients, useful=useful)
     answers = tuple(found[client][1] for client in sorted(found))
     _check_agreement(answers, clients, counts_links=counts_links)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from flwr.serverapp import Grid
 
-from retexo_fl.client.api import Ticket
+from retexo_fl.client.api import CountsAnswer, HelloAnswer, Ticket
+from retexo_fl.client.weights import updates_of
 from retexo_fl.config import RunConfig
+from retexo_fl.config.profiles import Fitting
 from retexo_fl.federation.aggregators import make_aggregator
 from retexo_fl.federation.asking import UNWATCHED, Messenger, Rounds, Silence, WaitPolicy, Watch
 from retexo_fl.federation.exchanges import Exchanges
+from retexo_fl.federation.graph_counts import fitted, settled_keys
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
@@ -24,10 +27,12 @@ from retexo_fl.federation.rounds.mask_keys import (
     begin_sums,
     check_sums_train,
     clients_of_whole_cohorts,
+    name_rows,
 )
 from retexo_fl.federation.wrappers import wrappers_of
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.effective_plan import note_effective_plan
+from retexo_fl.training.fitting import is_left
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import UpdateCodec, most_held
@@ -45,9 +50,13 @@ class Joined:
         exchanges: Those before stages.
         rounds: Carries out what is asked between them.
         schedule: Which layers each stage trains.
+        config: Of the run, with all keys settled.
+        fit: What of it was fitted to the graph, in words.
         warnings: What its user should know of all clients' labels together.
     """
 
+    config: RunConfig
+    fit: str
     job: JobState
     messenger: Messenger
     clients: Clients
@@ -58,14 +67,15 @@ class Joined:
     warnings: tuple[str, ...] = ()
 
 
-def open_attempt(
+def open_attempt(  # noqa: PLR0913 - a training and a prediction open differently
     messenger: Messenger,
     config: RunConfig,
     job: JobState,
-    shape_of: Callable[[Federation], ModelShape],
+    shape_of: Callable[[Federation, RunConfig], ModelShape],
     *,
     to_train: bool,
-    codec: UpdateCodec,
+    codec: UpdateCodec | None = None,
+    fitting: Fitting | None = None,
     watch: Watch = UNWATCHED,
 ) -> Joined:
     """Wait for the clients, and learn the sizes of their parts.
@@ -77,7 +87,8 @@ def open_attempt(
         shape_of: Returns the model's sizes, or raises where the clients do not fit it, before they
             are told anything.
         to_train: There have to be nodes to train on; predicting needs none.
-        codec: Of updates and weights on their way.
+        codec: Of updates and weights on their way; as configured if None.
+        fitting: What of the run is left to be fitted to the clients' graph; None for nothing.
         watch: The clock, and what is called for exchanges that stay open.
 
     Raises:
@@ -87,8 +98,10 @@ def open_attempt(
         RetexoError: What ``shape_of`` raises, or a client's own named failure.
     """
     ticket = Ticket(job=job.job, attempt=job.attempt)
+    before = config
     is_masked = config.secure_aggregation == "masked"
     in_rounds = to_train and forecast_of(config).exchanges_in_rounds
+    sizes = fitting is not None and is_left(config, fitting)
     federation = greet(
         messenger,
         ticket,
@@ -96,11 +109,22 @@ def open_attempt(
         to_train=to_train,
         all_train=in_rounds,
         counts_links=to_train and not config.goal.at_most_nodes,
+        sizes=sizes,
         useful=partial(clients_of_whole_cohorts, config=config) if is_masked else None,
     )
-    shape = shape_of(federation)
+    shape = shape_of(federation, config)
     if config.introductions:
         messenger.run(introduce(ticket, {a.client: a.member for a in federation.answers}))
+    told: Sequence[HelloAnswer | CountsAnswer] = federation.answers
+    if is_masked:
+        masking = messenger.run(begin_sums(ticket, federation.hellos, config, sizes=sizes))
+        told = tuple(masking.counts.values())
+    fit = ""
+    if fitting is not None and sizes:
+        config, fit = fitted(config, fitting, federation.answers[0], told)
+        messenger.settle(settled_keys(before, config))
+        shape = shape_of(federation, config)
+    codec = codec or updates_of(config)
     facts: dict[str, Any] = {
         "policy": messenger.policy,
         "ledger": messenger.ledger,
@@ -108,7 +132,7 @@ def open_attempt(
         "exchange_in_rounds": in_rounds,
     }
     if is_masked:
-        masking = messenger.run(begin_sums(ticket, federation.hellos, config))
+        masking = name_rows(masking, federation.hellos, config)
         if to_train:
             check_sums_train(masking, federation.answers)
         federation = federation.under(masking, all_train=in_rounds)
@@ -120,6 +144,8 @@ def open_attempt(
     job.rows = clients.rows
     exchanges = Exchanges(messenger, clients, config, job, codec=codec, watch=watch)
     return Joined(
+        config=config,
+        fit=fit,
         job=job,
         messenger=messenger,
         clients=clients,
@@ -137,7 +163,8 @@ def open_training(
     config: RunConfig,
     job: JobState,
     *,
-    codec: UpdateCodec,
+    codec: UpdateCodec | None = None,
+    fitting: Fitting | None = None,
     on_silence: Callable[[Silence], None] = lambda silence: None,
     watch: Watch = UNWATCHED,
 ) -> Joined:
@@ -147,7 +174,8 @@ def open_training(
         grid: The way to the clients' Flower nodes.
         config: Of the run.
         job: What earlier attempts achieved.
-        codec: Of updates and weights on their way.
+        codec: Of updates and weights on their way; as configured if None.
+        fitting: As in :func:`open_attempt`.
         on_silence: Called while a question waits for clients on other machines.
         watch: Its clock, for all waits; goes with every exchange.
 
@@ -157,7 +185,6 @@ def open_training(
             classes.
         RoundIncomplete: Clients are missing.
     """
-    note_effective_plan(config)
     messenger = Messenger(
         grid,
         ledger=job.ledger,
@@ -166,7 +193,7 @@ def open_training(
         clock=watch.clock,
     )
 
-    def shape_of(federation: Federation) -> ModelShape:
+    def shape_of(federation: Federation, config: RunConfig) -> ModelShape:
         job.check_partitioning(federation.answers[0].partitioning)
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
@@ -179,7 +206,18 @@ def open_training(
             edge_features=federation.edge_features,
         )
 
-    joined = open_attempt(messenger, config, job, shape_of, to_train=True, codec=codec, watch=watch)
+    joined = open_attempt(
+        messenger,
+        config,
+        job,
+        shape_of,
+        to_train=True,
+        codec=codec,
+        fitting=fitting,
+        watch=watch,
+    )
+    config = joined.config
+    note_effective_plan(config)
     clients, hello = joined.clients, Ticket(job=job.job, attempt=job.attempt)
     labels = (
         joined.rounds.carry_out(add_up_labels(clients, hello, config))

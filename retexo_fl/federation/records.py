@@ -34,6 +34,7 @@ from retexo_fl.client.api import (
     Request,
     question_of,
 )
+from retexo_fl.config import Scalar
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.ledger import Volume
 from retexo_fl.units import client_named, counted
@@ -41,6 +42,8 @@ from retexo_fl.updates.zeros import bytes_with_zeros
 
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
+#: Keys of the run that follow from the graph.
+SETTLED: Final = "settled"
 _METRICS: Final = "metrics"
 #: Names of a message's own record, and of the array beside it.
 _OWN: Final = (_SETTINGS, _WEIGHTS)
@@ -78,9 +81,22 @@ _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.v
 # ---- requests and answers -----------------------------------------------------------------------
 
 
-def request_content(request: Request[Any], first: Sequence[Request[Any]] = ()) -> RecordDict:
-    """Return the content of the message that carries a request, and those ``first`` before it."""
+def request_content(
+    request: Request[Any],
+    first: Sequence[Request[Any]] = (),
+    *,
+    settled: Mapping[str, Scalar] | None = None,
+) -> RecordDict:
+    """Return the content of the message that carries a request.
+
+    Args:
+        request: What is asked.
+        first: What is asked before it.
+        settled: Keys of the run that clients' run configuration has otherwise.
+    """
     content = RecordDict()
+    if settled:
+        content[SETTLED] = ConfigRecord({**settled})
     for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
         values = {_QUESTION: question_of(item).message_type, **values}
@@ -98,6 +114,23 @@ def read_request(message: Message) -> Request[Any]:
     kind = _question(message.metadata.message_type).request
     request: Request[Any] = _read(kind, message, _OWN)
     return request
+
+
+def settled_keys(message: Message) -> Mapping[str, Scalar]:
+    """Return the keys that a message says a run has, other than its run configuration.
+
+    They are no more to be believed than that; whoever begins a job checks both.
+
+    Raises:
+        RemoteProtocolError: They are none.
+    """
+    record = message.content.get(SETTLED, ConfigRecord())
+    found: dict[str, Scalar] = {}
+    for key, value in record.items() if isinstance(record, ConfigRecord) else [("", None)]:
+        if not (isinstance(key, str) and isinstance(value, bool | int | float | str)):
+            raise RemoteProtocolError(f"{SETTLED}: expected keys of a run")
+        found[key] = value
+    return found
 
 
 def read_first(message: Message) -> list[Request[Any]]:

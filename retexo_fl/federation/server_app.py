@@ -12,6 +12,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from retexo_fl.config import RunConfig, config_values, free_keys, make_config
+from retexo_fl.config.profiles import Fitting
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.asking import THIS_MACHINE, Clock
 from retexo_fl.federation.job_state import JobState
@@ -37,6 +38,7 @@ def make_server_app(
     listeners: Sequence[Listener] | None = None,
     *,
     profile: ChosenProfile | None = None,
+    fitting: Fitting | None = None,
     overwrite: bool = False,
 ) -> ServerApp:
     """Return the ServerApp: one run of it is one attempt of a job.
@@ -45,6 +47,7 @@ def make_server_app(
         listeners: Called with every event, for callers in the same process. Without any, progress
             goes to Flower's log as plain lines.
         profile: Of a new job, to be told and noted.
+        fitting: What of a new job follows from the clients' graph; None where nothing does.
         overwrite: As in :func:`run_training`.
     """
     app = ServerApp()
@@ -56,10 +59,17 @@ def make_server_app(
             # Flower runs this app, whatever the default of a key that was not given.
             config = replace(config, engine="flower")
         if listeners is not None:
-            run_training(grid, config, listeners, profile=profile, overwrite=overwrite)
+            run_training(
+                grid, config, listeners, profile=profile, fitting=fitting, overwrite=overwrite
+            )
             return
         path = run_training(
-            grid, config, [_flower_log(config)], profile=profile, overwrite=overwrite
+            grid,
+            config,
+            [_flower_log(config)],
+            profile=profile,
+            fitting=fitting,
+            overwrite=overwrite,
         )
         log(INFO, "report: %s", path / "report.html")
 
@@ -79,6 +89,7 @@ def run_training(
     *,
     clock: Clock = THIS_MACHINE,
     profile: ChosenProfile | None = None,
+    fitting: Fitting | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Train, or resume a training, and return the run directory.
@@ -93,6 +104,7 @@ def run_training(
         listeners: Called with every event.
         clock: For all deadlines.
         profile: Of a new job; a resumed one has its own.
+        fitting: What of a new job is fitted to the clients' graph; a resumed one has its keys.
         overwrite: Replace a run in the new job's directory, once that has its first checkpoint
             after the first exchange, or has finished; until then that run stays.
 
@@ -114,7 +126,8 @@ def run_training(
         run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
         check_free(run.path, overwrite=overwrite)
         job = JobState.begin(profile)
-    loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock)
+    left = None if config.resume else fitting
+    loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock, fitting=left)
     try:
         loop.greet()
         if config.resume:
@@ -123,7 +136,7 @@ def run_training(
         run.close()
         raise
     if not config.resume:
-        run.create(config, overwrite=overwrite)
+        run.create(loop.config, overwrite=overwrite)
     for listener in listeners:
         run.log.listen(listener)
     try:

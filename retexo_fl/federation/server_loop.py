@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig
+from retexo_fl.config.profiles import Fitting
 from retexo_fl.federation.asking import (
     THIS_MACHINE,
     Clock,
@@ -63,6 +64,7 @@ class ServerLoop(Follower):
         run: Where its results go.
         job: What earlier attempts achieved, added to by this one.
         clock: By which clients are waited for.
+        fitting: What of the configuration is left to be fitted to the clients' graph.
     """
 
     grid: Grid
@@ -70,6 +72,7 @@ class ServerLoop(Follower):
     run: RunDirectory
     job: JobState
     clock: Clock = THIS_MACHINE
+    fitting: Fitting | None = None
     _strategy: LazyMessagePassing = field(init=False)
     _joined: Joined = field(init=False)
     #: Clients that were absent when the attempt began, ascending.
@@ -86,11 +89,14 @@ class ServerLoop(Follower):
             ConfigurationError: The aggregator needs more clients with train nodes.
             RoundIncomplete: Clients are missing.
         """
-        self._strategy = LazyMessagePassing(self.config, follower=self)
+        self._strategy = LazyMessagePassing(self.config, fitting=self.fitting, follower=self)
         watch = Watch(clock=self.clock, on_wait=self._record_wait)
         self._joined = self._strategy.join(
             self.grid, self.job, on_silence=self._record_silence, watch=watch
         )
+        self.config = self._strategy.config
+        if self._joined.fit and self.job.profile is not None:
+            self.job.profile = replace(self.job.profile, fit=self._joined.fit)
         there = self._joined.federation.participants.everyone
         self._never_there = tuple(sorted({*range(self.config.clients)} - {*there}))
 

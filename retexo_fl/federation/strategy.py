@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from retexo_fl.client.weights import updates_of
 from retexo_fl.config import RunConfig, config_values
+from retexo_fl.config.profiles import Fitting
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import (
@@ -68,6 +69,7 @@ class LazyMessagePassing(Strategy):
     Args:
         config: What to train.
         codec: Of updates and weights on their way; as configured if None.
+        fitting: What of it is fitted to the clients' graph once they are there; None for nothing.
         follower: Is told how the training goes on.
 
     Attributes:
@@ -87,9 +89,11 @@ class LazyMessagePassing(Strategy):
         config: RunConfig,
         *,
         codec: UpdateCodec | None = None,
+        fitting: Fitting | None = None,
         follower: Follower | None = None,
     ) -> None:
         self.config = config
+        self._given_codec, self._fitting = codec, fitting
         self._codec = codec or updates_of(config)
         self._follower = Follower() if follower is None else follower
         #: Goes on for a stage with each :meth:`start`; None before the clients are there.
@@ -259,8 +263,16 @@ class LazyMessagePassing(Strategy):
         """
         job = JobState.begin() if job is None else job
         self.joined = open_training(
-            grid, self.config, job, codec=self._codec, on_silence=on_silence, watch=watch
+            grid,
+            self.config,
+            job,
+            codec=self._given_codec,
+            fitting=self._fitting,
+            on_silence=on_silence,
+            watch=watch,
         )
+        self.config = self.joined.config
+        self._codec = self._given_codec or updates_of(self.config)
         self.training = Training(
             self.config, self.joined, codec=self._codec, follower=self._follower
         )

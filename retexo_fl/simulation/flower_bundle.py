@@ -13,6 +13,7 @@ import tomli_w
 from retexo_fl.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from retexo_fl.config.profiles import Fitting
     from retexo_fl.federation.prediction_app import PredictionTask
     from retexo_fl.federation.prediction_in_place import InPlaceTask
     from retexo_fl.federation.recipe_app import RecipeTask
@@ -59,16 +60,21 @@ def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
     )
 
 
-def training_apps(profile: ChosenProfile | None, *, overwrite: bool = False) -> BundleApps:
+def training_apps(
+    profile: ChosenProfile | None, *, fitting: Fitting | None = None, overwrite: bool = False
+) -> BundleApps:
     """Return the components of a training that tells which profile it has.
 
     Args:
         profile: None of a resumed one.
+        fitting: What of it is fitted to the clients' graph; None where that is done.
         overwrite: The training may replace a run that is in its directory.
     """
     if profile is None:
         return BundleApps()
-    also = {"overwrite": True} if overwrite else {}
+    also: dict[str, object] = {"overwrite": True} if overwrite else {}
+    if fitting is not None:
+        also |= {"fits": fitting.profile, "chosen": fitting.chosen}
     return BundleApps(server=_component("server", profile, **also))
 
 

@@ -103,26 +103,11 @@ def test_a_plan_that_gives_datagrams_nothing_to_add_is_named(
     assert run_command(["run", "--out", str(tmp_path / "run"), *deployed, *options]) == 2
     *lines, error = capsys.readouterr().err.splitlines()
     assert error.startswith("retexo: error: superlink: ")
-    said = [line for line in lines if not line.startswith("retexo: profile: ")]
-    assert len(said) == int(is_said)
-    for line in said:
+    assert len(lines) == int(is_said)
+    for line in lines:
         assert line.startswith("retexo: boundary-plan: rows ")
         assert "expected --boundary-plan cover with gcn, sage or gin" in line
         assert "tcp://" in line
-
-
-@pytest.mark.parametrize("profile", ["lean", "retexo"])
-def test_a_profile_that_no_graph_is_seen_for_is_named(
-    nowhere: str, profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    deployed = [*WITHOUT_MASKS, "--superlink", nowhere, "--profile", profile]
-    assert run_command(["run", "--out", str(tmp_path / "run"), *deployed]) == 2
-    *said, error = capsys.readouterr().err.splitlines()
-    assert error.startswith("retexo: error: superlink: ")
-    assert len(said) == int(profile == "lean")
-    for line in said:
-        assert line.startswith("retexo: profile: lean as it is ")
-        assert "`retexo plan`" in line
 
 
 def test_resume_in_a_deployment_takes_no_path_along(

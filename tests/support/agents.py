@@ -15,6 +15,8 @@ from typing import Any
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.promises import part_digest, uses_of_part
 from retexo_fl.agent.remote import ask_agent
+from retexo_fl.api.profile_choice import named_profile
+from retexo_fl.api.settling import Asked
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
@@ -223,11 +225,22 @@ def agree(
 
 
 def train_with(
-    agents: Sequence[AgentProcess], config: RunConfig, listeners: Sequence[Listener] = ()
+    agents: Sequence[AgentProcess],
+    config: RunConfig,
+    listeners: Sequence[Listener] = (),
+    *,
+    asked: Asked | None = None,
 ) -> Path:
-    """Train with the real server loop; every message goes through a ClientApp to its agent."""
+    """Train with the real server loop; every message goes through a ClientApp to its agent.
+
+    What was ``asked`` for says which keys the server fits to the graph; None: no keys.
+    """
     grid, deployed = _grid(agents, config)
-    return run_training(grid, deployed, listeners)
+    if asked is None:
+        return run_training(grid, deployed, listeners)
+    return run_training(
+        grid, deployed, listeners, profile=named_profile(asked), fitting=asked.fitting
+    )
 
 
 def predict_with(agents: Sequence[AgentProcess], config: RunConfig, run: Path) -> PredictionOutcome:

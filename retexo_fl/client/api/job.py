@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import numpy as np
@@ -13,9 +13,16 @@ from retexo_fl.client.schema import FLAT, named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloRequest(Request["HelloAnswer"]):
-    """Ask a client to introduce itself."""
+    """Ask a client to introduce itself.
+
+    Attributes:
+        ticket: Names job and attempt.
+        sizes: Asks how large its graph is, too, from which keys of the run follow: messages after
+            the hellos may have other keys. None where nothing follows.
+    """
 
     ticket: Ticket = field(metadata=FLAT)
+    sizes: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,8 @@ class HelloAnswer:
             counters by the key of its certificate; None in a simulation.
         agreement: Which sums its owner agreed to (:attr:`.Agreement.content`), where sums are
             masked; None in a simulation.
+        sizes: Where that was asked, the fields of :class:`GraphSizes` in order; none where its
+            owner does not want that told, or sums are masked.
     """
 
     version: int
@@ -78,6 +87,7 @@ class HelloAnswer:
     mask_key: bytes | None = None
     mask_signature: bytes | None = None
     agreement: bytes | None = None
+    sizes: tuple[int, ...] = ()
 
     def has(self, use: str) -> bool:
         """Return whether it has nodes, or pairs, of a use."""
@@ -141,10 +151,44 @@ class KeysAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSizes:
+    """How large a client's graph is, or that of several: what keys of a run follow from.
+
+    Attributes:
+        tellers: Clients whose counts these are.
+        edge_ends: Ends of edges at their nodes: of an edge to another client, one.
+        entries: Features other than zero.
+        ones: Of these, those that are 1.
+        rows: Vectors of one exchange under the plan of rows; likewise ``cover``. Both are 0 where
+            the run has no choice between plans, likewise what follows.
+        rows_bytes: Payload of their features under that plan; likewise ``cover_bytes``.
+    """
+
+    tellers: int
+    edge_ends: int
+    entries: int
+    ones: int
+    rows: int
+    cover: int
+    rows_bytes: int
+    cover_bytes: int
+
+
+#: How many counts they are.
+NUM_SIZES: Final = len(fields(GraphSizes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountsRequest(Request["CountsAnswer"]):
-    """Count nodes and vectors, which hello does not tell where sums are masked."""
+    """Count nodes and vectors, which hello does not tell where sums are masked.
+
+    Attributes:
+        ticket: Names job and attempt.
+        sizes: As in :class:`HelloRequest`.
+    """
 
     ticket: Ticket = field(metadata=FLAT)
+    sizes: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +197,8 @@ class CountsAnswer:
 
     Attributes:
         nodes: As in :class:`HelloAnswer`; likewise the others.
+        sizes: The fields of :class:`GraphSizes` in order, where these were asked: zeros of a client
+            whose owner does not want them told.
     """
 
     nodes: int
@@ -162,6 +208,7 @@ class CountsAnswer:
     vectors_out: int
     vectors_in: int
     vectors_drawn: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from retexo_fl.client.api import Request, answer_class, question_of
+from retexo_fl.config import Scalar
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, Wrapper, named
@@ -63,6 +64,7 @@ class Messenger:
         self._on_answer = on_answer
         self._on_silence = on_silence
         self._attempt = 1
+        self._settled: Mapping[str, Scalar] = {}
         self._node_of: Mapping[int, int] = {}
         self._client_at: Mapping[int, int] = {}
         self._overdue: dict[int, str] = {}
@@ -94,6 +96,10 @@ class Messenger:
         """Take over which Flower node each client is, and the attempt that bytes count for."""
         self._node_of, self._attempt = dict(node_of), attempt
         self._client_at = {node: client for client, node in node_of.items()}
+
+    def settle(self, keys: Mapping[str, Scalar]) -> None:
+        """Say in every message from now on which keys the run has beside those clients know."""
+        self._settled = keys
 
     def client_at(self, node: int) -> int:
         """Return which client a Flower node is, -1 for a node that is none."""
@@ -155,7 +161,10 @@ class Messenger:
     def questions(self, ask: Ask, first: Sequence[Request[Any]] = ()) -> list[Message]:
         """Return the messages that ask, in client order, with other requests ``first``."""
         asked = {id(item): item for item in ask.requests.values()}
-        contents = {name: records.request_content(item, first) for name, item in asked.items()}
+        contents = {
+            name: records.request_content(item, first, settled=self._settled)
+            for name, item in asked.items()
+        }
         return [
             self._message(self._node_of[client], request, contents[id(request)])
             for client, request in ask.requests.items()
@@ -165,7 +174,7 @@ class Messenger:
 
     def addressed(self, nodes: Iterable[int], request: Request[Any]) -> list[Message]:
         """Address one request to many Flower nodes; its content is built once and shared."""
-        content = records.request_content(request)
+        content = records.request_content(request, settled=self._settled)
         return [self._message(node, request, content) for node in nodes]
 
     def _message(self, node: int, request: Request[Any], content: RecordDict) -> Message:

@@ -15,6 +15,7 @@ import numpy as np
 
 from retexo_fl.client.answers import Declared, Sum, SumFacts, sums_of
 from retexo_fl.client.api import (
+    NUM_SIZES,
     CollectAnswer,
     CountsAnswer,
     EvaluateAnswer,
@@ -71,6 +72,8 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
         for field in _USES:
             _demand(field, getattr(hello, field), 0, _MAX_COUNT if counts_links else hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
+        if hello.sizes:
+            _demand("numbers of sizes", len(hello.sizes), NUM_SIZES, NUM_SIZES)
         if hello.mask_key is not None:
             check_mask_key(hello)
         else:

@@ -153,7 +153,7 @@ class MaskedClients(Clients):
         if isinstance(who, int):
             return self.hellos[who]
         told = [asdict(c) for members, c in self.masking.counts.items() if {*members}.issubset(who)]
-        total = {name: sum(counts[name] for counts in told) for name in told[0]}
+        total = {name: sum(counts[name] for counts in told) for name in {*told[0]} - {"sizes"}}
         return replace(self.hellos[who[0]], client=SUM, **total)
 
     @property

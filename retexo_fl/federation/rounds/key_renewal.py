@@ -83,7 +83,11 @@ def tell_keys(
 
 
 def count_cohorts(
-    masking: MaskedSums, ticket: Ticket, *, counted: frozenset[int] | None = None
+    masking: MaskedSums,
+    ticket: Ticket,
+    *,
+    sizes: bool = False,
+    counted: frozenset[int] | None = None,
 ) -> Round[None]:
     """Ask cohorts that have keys what they have together, where they have not told it.
 
@@ -96,7 +100,8 @@ def count_cohorts(
     ready = [c for c in masking.unsettled() if not masking.lacking.intersection(c)]
     if not ready:
         return
-    request = CountsRequest(ticket=Ticket(job=ticket.job, attempt=ticket.attempt))
+    place = Ticket(job=ticket.job, attempt=ticket.attempt)
+    request = CountsRequest(ticket=place, sizes=sizes or None)
     ask = Ask.of(sorted(chain(*ready)), request, stage=-1, purpose="counts", counted=counted)
     answers = dict((yield replace(ask, cohorts=tuple(ready))))
     anew = {client for client, answer in answers.items() if answer.lacks_keys}

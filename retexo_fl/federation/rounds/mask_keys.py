@@ -34,22 +34,33 @@ Keyed: TypeAlias = HelloAnswer | ColumnsAnswer
 
 
 def begin_sums(
-    ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig
+    ticket: Ticket,
+    hellos: Mapping[int, HelloAnswer],
+    config: RunConfig,
+    *,
+    sizes: bool = False,
 ) -> Round[MaskedSums]:
     """Find who is added up with whom; tell every client its cohort's keys, and count the cohorts.
 
-    Owners have agreed on that; in a simulation it is drawn.
+    Owners have agreed on that; in a simulation it is drawn. How rows are named is not known before
+    all keys of the run are settled (:func:`name_rows`).
 
     Raises:
         AgreementError: There are too few clients.
         RetexoError: As :func:`hand_out_keys` and :func:`.count_cohorts`.
     """
-    agreement = _agreement(hellos, config)
-    masking = yield from hand_out_keys(ticket, hellos, agreement)
-    yield from count_cohorts(masking, ticket)
+    masking = yield from hand_out_keys(ticket, hellos, _agreement(hellos, config))
+    yield from count_cohorts(masking, ticket, sizes=sizes)
+    return masking
+
+
+def name_rows(
+    masking: MaskedSums, hellos: Mapping[int, HelloAnswer], config: RunConfig
+) -> MaskedSums:
+    """Return masked sums whose rows are named by the run's configuration and the agreement."""
     signed = any(hello.agreement is not None for hello in hellos.values())
-    rows = rows_of(config_digest(config), agreement.digest if signed else b"")
-    return replace(masking, rows=rows)
+    agreed = _agreement(hellos, config).digest if signed else b""
+    return replace(masking, rows=rows_of(config_digest(config), agreed))
 
 
 def clients_of_whole_cohorts(hellos: Mapping[int, HelloAnswer], *, config: RunConfig) -> int:

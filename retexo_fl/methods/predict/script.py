@@ -228,7 +228,8 @@ class PredictionLoop(Follower):
             metric=self._metric(answers),
         )
 
-    def _shape_of(self, federation: Federation) -> ModelShape:
+    def _shape_of(self, federation: Federation, config: RunConfig) -> ModelShape:
+        del config
         self.model.check_fits(
             recipe=federation.recipe,
             features=federation.features,

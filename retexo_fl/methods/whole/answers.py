@@ -42,8 +42,8 @@ class EndToEndClient(TrainingClient):
     #: Made when the exchange has been closed; holds nothing of a round.
     _whole: WholeTrainer | None = None
 
-    def _told_counts(self) -> CountsAnswer:
-        counts, sampling = super()._told_counts(), self._sampling
+    def _told_counts(self, *, sizes: bool = False) -> CountsAnswer:
+        counts, sampling = super()._told_counts(sizes=sizes), self._sampling
         if sampling is None:
             return counts
         drawn = sum(sampling.size(peer.receive.count) for peer in self.crossing.plan.peers)

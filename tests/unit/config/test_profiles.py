@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from retexo_fl.config import Scalar, make_config
-from retexo_fl.config.profiles import FITTED, PROFILES, GraphFacts, default_profile, fitted_values
+from retexo_fl.config.profiles import (
+    FITTED,
+    PROFILES,
+    SETTLED,
+    GraphFacts,
+    default_profile,
+    fitted_values,
+)
 
 #: Like PubMed: rows of 50 entries, few neighbours, many train nodes.
 USUAL = GraphFacts(
@@ -61,6 +68,8 @@ FEW: dict[str, Scalar] = {
 )
 def test_lean_fits_a_graph(facts: GraphFacts, expected: dict[str, Scalar]) -> None:
     assert fitted_values("lean", facts, takes_sums=True, is_linear=True) == expected
+    # A deployment's server may tell it to clients.
+    assert expected.keys() <= SETTLED
     assert make_config({**PROFILES["lean"], **expected})
 
 

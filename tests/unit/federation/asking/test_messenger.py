@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import HelloRequest, Ticket
+from retexo_fl.config import Scalar
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy
@@ -198,9 +199,11 @@ def test_a_request_to_many_clients_is_written_once(monkeypatch: pytest.MonkeyPat
     written: list[object] = []
     real = records.request_content
 
-    def counted(request: HelloRequest, first: Sequence[HelloRequest]) -> RecordDict:
+    def counted(
+        request: HelloRequest, first: Sequence[HelloRequest], *, settled: Mapping[str, Scalar]
+    ) -> RecordDict:
         written.append(request)
-        return real(request, first)
+        return real(request, first, settled=settled)
 
     monkeypatch.setattr(records, "request_content", counted)
     made = messenger(InlineGrid(echo_app([]), 4, {}))

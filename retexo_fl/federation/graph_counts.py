@@ -1,0 +1,94 @@
+"""What all clients have together, as they told it, and which keys of the run follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from retexo_fl.client.api import NUM_SIZES, CountsAnswer, GraphSizes, HelloAnswer
+from retexo_fl.config import RunConfig, Scalar, config_values
+from retexo_fl.config.profiles import SETTLED, Fitting, GraphFacts
+from retexo_fl.training.fitting import fit
+from retexo_fl.units import counted
+
+
+def fitted(
+    config: RunConfig,
+    fitting: Fitting,
+    hello: HelloAnswer,
+    told: Sequence[HelloAnswer | CountsAnswer],
+) -> tuple[RunConfig, str]:
+    """Fit a run to what its clients told; return that, and what was fitted to what.
+
+    Where not all of them told how large their graph is, nothing is fitted.
+
+    Args:
+        config: Of the run.
+        fitting: What is left.
+        hello: Of any client: widths are the same at all.
+        told: Of each client or, under masks, of each cohort.
+    """
+    counts = _ToldCounts.of(hello, told)
+    if counts.sizes.tellers == config.clients:
+        return fit(config, fitting, counts)
+    silent = config.clients - counts.sizes.tellers
+    does = "does" if silent == 1 else "do"
+    return config, f"as it is, since {counted(silent, 'client')} {does} not tell its graph's size"
+
+
+def settled_keys(before: RunConfig, after: RunConfig) -> Mapping[str, Scalar]:
+    """Return the keys that clients have to be told: those that were settled."""
+    had = config_values(before)
+    return {
+        key: value
+        for key, value in config_values(after).items()
+        if key in SETTLED and value != had[key]
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToldCounts:
+    """Sums over all clients: see :class:`.GraphCounts`."""
+
+    nodes: int
+    train: int
+    hello: HelloAnswer
+    sizes: GraphSizes
+
+    @classmethod
+    def of(cls, hello: HelloAnswer, parts: Sequence[HelloAnswer | CountsAnswer]) -> Self:
+        none = (0,) * NUM_SIZES
+        sums = (sum(column) for column in zip(none, *(p.sizes or none for p in parts), strict=True))
+        return cls(
+            nodes=sum(part.nodes for part in parts),
+            train=sum(part.train for part in parts),
+            hello=hello,
+            sizes=GraphSizes(**dict(zip(GraphSizes.__slots__, sums, strict=True))),
+        )
+
+    @property
+    def facts(self) -> GraphFacts:
+        """What a profile is fitted to."""
+        return GraphFacts(
+            nodes=self.nodes,
+            edges=self.sizes.edge_ends // 2,
+            train_nodes=self.train,
+            features=self.hello.features,
+            classes=self.hello.classes,
+            entries=self.sizes.entries,
+            is_binary=self.sizes.ones == self.sizes.entries,
+        )
+
+    @property
+    def edge_features(self) -> int:
+        """Attributes of each edge."""
+        return self.hello.edge_features
+
+    def vectors(self, kind: str) -> int:
+        """Return how many vectors one exchange has."""
+        return self.sizes.cover if kind == "cover" else self.sizes.rows
+
+    def feature_bytes(self, kind: str) -> int:
+        """Return the payload of the exchange of input features."""
+        return self.sizes.cover_bytes if kind == "cover" else self.sizes.rows_bytes

@@ -1,0 +1,128 @@
+"""A deployment trains by the keys that a run on one machine has, with the graph elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retexo_fl
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.api.settling import Asked, settled
+from retexo_fl.client.api import HelloAnswer, HelloRequest, Ticket
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import DATA_PATH_KEYS, config_values, free_keys, make_config
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.result import Result
+from tests.support.agents import agents, train_with
+from tests.support.runs import model_bytes
+
+#: Sums over neighbours are fitted to it, and a cover.
+DENSE = "synthetic:nodes=200,edges=3100,classes=3,features=24,words=9,signal=0.5"
+#: Few coordinates, of few bits, and rows.
+FEW = "synthetic:nodes=160,edges=400,classes=3,features=300,words=9,signal=0.5"
+TINY: dict[str, Any] = {"hidden": 8, "rounds": 3, "split": "random:0.3/0.3/0.4"}
+OPEN = {"least-train-nodes": 1}
+
+
+def asked_for(path: Path, graph: str, **keys: Any) -> Asked:
+    """Return what the command line would ask of a SuperLink."""
+    values = {"dataset": graph, "out": str(path), "engine": "deployment", **TINY, **keys}
+    return Asked(values={key.replace("_", "-"): value for key, value in values.items()}).of_run()
+
+
+def deployed(
+    tmp_path: Path, graph: str, settings: dict[str, object] | None = None, **keys: Any
+) -> retexo_fl.Run:
+    """Train with real agents."""
+    asked = asked_for(tmp_path / "deployed", graph, **keys)
+    config = settled(asked)
+    parts = make_parts(make_config({**config_values(config), "engine": "inline"}))
+    with agents(tmp_path / "machines", parts, settings=OPEN | (settings or {})) as machines:
+        return retexo_fl.Run.open(train_with(machines, config, asked=asked))
+
+
+def here(tmp_path: Path, graph: str, **keys: Any) -> retexo_fl.Run:
+    """Train in this process."""
+    return retexo_fl.run(dataset=graph, out=tmp_path / "here", quiet=True, **TINY, **keys)
+
+
+def of_training(run: retexo_fl.Run) -> dict[str, object]:
+    values = config_values(run.config)
+    return {key: value for key, value in values.items() if key not in free_keys()}
+
+
+def sentence(result: Result) -> str:
+    assert result.profile is not None
+    return result.profile.sentence
+
+
+@pytest.mark.parametrize(
+    ("graph", "keys"),
+    [
+        (DENSE, {"clients": 2, "model": "gcn"}),
+        (FEW, {"clients": 3, "model": "sage"}),
+        (FEW, {"clients": 3, "model": "gcn", "secure_aggregation": "masked"}),
+        (DENSE, {"clients": 3, "secure_aggregation": "masked", "basis_blocks": 2}),
+    ],
+)
+def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
+    tmp_path: Path, graph: str, keys: dict[str, Any]
+) -> None:
+    far, near = deployed(tmp_path, graph, **keys), here(tmp_path, graph, **keys)
+    assert of_training(far) == of_training(near)
+    assert far.config.basis_rows == "sums"
+    assert model_bytes(far.path) == model_bytes(near.path)
+    assert sentence(far.result) == sentence(near.result)
+    assert far.result.test_accuracy == near.result.test_accuracy
+    crossed = [run.result.volumes["payload"]["boundary"] for run in (far, near)]
+    assert crossed[0] == crossed[1]
+
+
+def test_a_client_that_does_not_tell_leaves_the_profile_as_it_is(tmp_path: Path) -> None:
+    run = deployed(tmp_path, DENSE, {"tell-sizes": False}, clients=2)
+    assert (run.config.optimizer, run.config.basis_rows) == ("lbfgs", "own")
+    told = "profile lean, by default: as it is, since 2 clients do not tell its graph's size"
+    assert sentence(run.result) == told
+
+
+def test_keys_are_settled_before_anything_is_asked_and_never_again(tmp_path: Path) -> None:
+    asked = asked_for(tmp_path / "deployed", FEW, clients=2)
+    config = settled(asked)
+    parts = make_parts(make_config({**config_values(config), "engine": "inline"}))
+    with agents(tmp_path / "machines", parts, settings=OPEN) as machines:
+        run = retexo_fl.Run.open(train_with(machines, config, asked=asked))
+        noted = [
+            json.loads(path.read_text())
+            for machine in machines
+            for path in machine.state.glob("jobs/*/job.json")
+        ]
+    assert len(noted) == 2
+    for job in noted:
+        assert "open" not in job
+        assert job["config"]["basis-blocks"] == run.config.basis_blocks == 3
+
+
+def test_an_agent_takes_settled_keys_once_and_no_others(tmp_path: Path) -> None:
+    config = settled(asked_for(tmp_path / "deployed", FEW, clients=2))
+    values = {**config_values(config), **dict.fromkeys(DATA_PATH_KEYS, "")}
+    parts = make_parts(make_config({**config_values(config), "engine": "inline"}))
+    hello = HelloRequest(ticket=Ticket(job="job-0123456789ab", attempt=1), sizes=True)
+    with agents(tmp_path / "machines", parts, settings=OPEN) as (one, _):
+
+        def ask(**keys: Any) -> HelloAnswer:
+            asked = {key.replace("_", "-"): value for key, value in keys.items()}
+            return RemoteClient(one.socket, {**values, **asked}).ask(hello)
+
+        assert sum(ask().sizes) > 0
+        for keys in ({"seed": 1}, {"secure_aggregation": "none", "hidden": 16}):
+            with pytest.raises(ConfigurationError, match=f"{[*keys][-1]}: got"):
+                ask(**keys)
+        with pytest.raises(ConfigurationError, match=r"rounds: .*most-rounds"):
+            ask(rounds=10**6)
+        assert ask(basis_blocks=3).vectors_out == ask(basis_blocks=3).vectors_out
+        for other in ({"basis_blocks": 4}, {}):
+            with pytest.raises(ConfigurationError, match="basis-blocks: got"):
+                ask(**other)
