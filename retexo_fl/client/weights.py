@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from retexo_fl.client.api import EvaluateRequest, Ticket, TrainRequest
@@ -11,7 +13,15 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate
-from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, update_codec, weights_name
+from retexo_fl.updates import (
+    DigestedArray,
+    UpdateCodec,
+    UpdateKey,
+    array_digest,
+    most_held,
+    update_codec,
+    weights_name,
+)
 
 
 def updates_of(config: RunConfig) -> UpdateCodec:
@@ -109,7 +119,8 @@ class ClientWeights:
             before = self.store.weights(stage, digest)
             if before is None:
                 return None
-        return Schedule(shape=self.shape).initial(stage, seed=self._config.seed, before=before)
+        named = None if before is None else DigestedArray(array_digest(before), before)
+        return _initial(self.shape, stage, self._config.seed, named)
 
     def coded(self, request: TrainRequest, update: LayerUpdate) -> np.ndarray:
         """Return the update of a round as it travels."""
@@ -124,3 +135,13 @@ class ClientWeights:
         return self.updates.encode_update(
             update.update_sum, key, request.steps or b"", update.spans
         )
+
+
+# Drawing them takes longer than a round of a small client, and all of a process start alike.
+@lru_cache(maxsize=1)
+def _initial(shape: ModelShape, stage: int, seed: int, before: DigestedArray | None) -> np.ndarray:
+    """Return :meth:`.Schedule.initial`; nobody can write to it."""
+    weights = None if before is None else before.values
+    first = Schedule(shape=shape).initial(stage, seed=seed, before=weights)
+    # Of bytes, which are hashed once.
+    return np.frombuffer(first.tobytes(), first.dtype)

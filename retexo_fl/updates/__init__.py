@@ -1,11 +1,13 @@
 """How updates and weights travel between clients and server."""
 
 from retexo_fl.updates.codec import WHOLE_WEIGHTS, PlainUpdates, UpdateCodec, UpdateKey, WeightCodec
+from retexo_fl.updates.digest import DigestedArray, array_digest
 from retexo_fl.updates.few_bits import FewBits, WeightChanges, most_held, weights_name
 from retexo_fl.updates.masked import MaskedUpdates
 from retexo_fl.updates.zeros import bytes_with_zeros, with_zeros, without_zeros
 
 __all__ = [
+    "DigestedArray",
     "FewBits",
     "MaskedUpdates",
     "PlainUpdates",
@@ -13,6 +15,7 @@ __all__ = [
     "UpdateKey",
     "WeightChanges",
     "WeightCodec",
+    "array_digest",
     "bytes_with_zeros",
     "most_held",
     "update_codec",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 #: Bytes that were hashed, what was: the part of them, and what stood before; the digest.
 _Hashed: TypeAlias = tuple[bytes, tuple[int, int, str, bytes], bytes]
-#: The last two: in a round clients that train and those that only evaluate are asked in turn.
+#: The last four: in a round the weights before it, and its own; clients that train and those that
+#: only evaluate are asked in turn.
 _LAST: Final[dict[str, tuple[_Hashed, ...]]] = {}
 
 
@@ -30,7 +32,7 @@ def array_digest(values: np.ndarray, before: bytes = b"") -> bytes:
         if hashed is owner and part == what:
             return digest
     digest = _digest(values, before)
-    _LAST["arrays"] = (*last[-1:], (owner, what, digest))
+    _LAST["arrays"] = (*last[-3:], (owner, what, digest))
     return digest
 
 
@@ -39,3 +41,16 @@ def _digest(values: np.ndarray, before: bytes) -> bytes:
     if values.size:
         told.update(values.data.cast("B"))
     return told.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class DigestedArray:
+    """An array as the argument of a function that remembers: equal to others of its digest.
+
+    Attributes:
+        digest: As :func:`array_digest` has it.
+        values: (P,) array.
+    """
+
+    digest: bytes
+    values: np.ndarray = field(compare=False)

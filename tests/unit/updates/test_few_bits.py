@@ -20,7 +20,7 @@ from retexo_fl.updates import (
     update_codec,
     weights_name,
 )
-from retexo_fl.updates.grid import BITS, BLOCK
+from retexo_fl.updates.grid import BITS, BLOCK, Grid
 from tests.support.update_codec_contract import KEY, UpdateCodecContract
 
 MOST = {8: 127, 4: 7, 2: 1, 1: 1}
@@ -254,3 +254,31 @@ def test_where_zero_is_no_number_nothing_is_left_out() -> None:
     # In a first round senders have steps of their own.
     assert FewBits(update_bits=8).without(b"", np.array([1])) == b""
     assert PlainUpdates().without(b"", np.array([1])) == b""
+
+
+def test_clients_of_a_process_decode_a_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    held = random.normal(size=3 * BLOCK).astype(np.float32)
+    after = held + random.normal(size=3 * BLOCK).astype(np.float32)
+    codec = WeightChanges(4)
+    coded = codec.encode(after, held)
+    expected = held + Grid(4).decode(coded[8:])
+    decoded: list[int] = []
+    decode = Grid.decode
+
+    def counting(self: Grid, *given: np.ndarray) -> np.ndarray:
+        decoded.append(1)
+        return decode(self, *given)
+
+    monkeypatch.setattr(Grid, "decode", counting)
+    found = [WeightChanges(4).decode(coded.copy(), held.copy()) for _ in range(3)]
+    assert len(decoded) == 1
+    for weights in found:
+        assert weights.tobytes() == expected.tobytes()
+        assert weights is found[0]
+        with pytest.raises(ValueError, match="read-only"):
+            weights[0] = 0.0
+    # By content: of other weights, or by another change, it is another array.
+    assert (codec.decode(coded, held + 1) != expected).all()
+    assert codec.decode(codec.encode(after + 1, held), held).tobytes() != expected.tobytes()
+    assert codec.decode(coded, held).tobytes() == expected.tobytes()
