@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,7 +267,7 @@ def test_clients_of_a_process_decode_a_change_once(monkeypatch: pytest.MonkeyPat
     decoded: list[int] = []
     decode = Grid.decode
 
-    def counting(self: Grid, *given: np.ndarray) -> np.ndarray:
+    def counting(self: Grid, *given: Any) -> np.ndarray:
         decoded.append(1)
         return decode(self, *given)
 
