@@ -244,6 +244,7 @@ def test_impossible_shares_are_refused(retexo: CommandLine, tmp_path: Path, shar
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.devices
 def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine) -> None:
     # What each key does to a run is stored there; a key that an option lost would keep its default.
     edges = path_graph()["edge_index"].shape[1]

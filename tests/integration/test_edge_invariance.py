@@ -74,6 +74,7 @@ def test_what_edges_have_is_read(tmp_path: Path, model: str, graph: dict[str, An
         assert (largest_difference(run, other) > 1e-4) == is_read, change.keys()
 
 
+@pytest.mark.devices
 @EACH
 def test_samplers_with_all_neighbours_train_the_weights_of_none(
     tmp_path: Path, model: str, graph: dict[str, Any]
@@ -101,6 +102,7 @@ def test_sampling_every_boundary_node_is_standard_training(
     assert largest_difference(fewer, standard) > 1e-4
 
 
+@pytest.mark.devices
 @pytest.mark.parametrize(("model", "graph"), [("dir-gat", DIRECTED)])
 def test_devices_train_the_weights_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, graph: dict[str, Any]
@@ -239,7 +241,10 @@ def test_clients_that_weigh_an_edge_differently_do_not_train(tmp_path: Path) -> 
         run_inline(config, parts)
 
 
-@pytest.mark.parametrize("sampler", ["none", "neighbour", "shadow"])
+@pytest.mark.parametrize(
+    "sampler",
+    ["none", *(pytest.param(it, marks=pytest.mark.devices) for it in ("neighbour", "shadow"))],
+)
 def test_weights_of_one_are_no_weights(tmp_path: Path, sampler: str) -> None:
     keys: dict[str, Any] = {**KEYS, "model": "gcn", "clients": 3}
     if sampler != "none":

@@ -142,6 +142,7 @@ def test_sums_of_a_metric_are_those_of_its_classes(
         _train(tmp_path / "run", kind.message_type, changes, metric="macro-f1")
 
 
+@pytest.mark.devices
 @pytest.mark.parametrize(("count", "is_refused"), [(0, True), (1, False), (1000, True)])
 def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
     tmp_path: Path, count: int, is_refused: bool

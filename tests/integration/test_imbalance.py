@@ -20,6 +20,7 @@ from tests.support.runs import (
     stop_after,
     train,
 )
+from tests.support.ways import way
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,11 @@ def test_given_weights_that_are_the_balanced_ones_train_the_same(
 @pytest.mark.parametrize(
     "keys",
     [
-        {"devices": "cpu:2"},
-        {"algorithm": "drop", "sampler": "full", "batch_nodes": 8},
-        {"local_steps": 3},
-        {"loss": "tests.unit.training.test_label_facts:smoothed"},
+        way({"devices": "cpu:2"}, name="devices"),
+        way({"algorithm": "drop", "sampler": "full", "batch_nodes": 8}, name="algorithm"),
+        way({"local_steps": 3}, name="local_steps"),
+        way({"loss": "tests.unit.training.test_label_facts:smoothed"}, name="loss"),
     ],
-    ids=lambda keys: next(iter(keys)),
 )
 def test_every_way_of_training_weighs_classes(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]

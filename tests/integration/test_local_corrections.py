@@ -30,6 +30,7 @@ from tests.support.runs import (
     result_of,
     train,
 )
+from tests.support.ways import way
 
 KEYS: dict[str, Any] = {"clients": 4, "hidden": 16, "rounds": 6, "local_steps": 4}
 SGD: dict[str, Any] = {"local_optimizer": "sgd", "local_learning_rate": 0.2}
@@ -77,7 +78,7 @@ def test_scaffold_with_one_client_is_local_steps_to_the_bit(tmp_path: Path, algo
     assert model_bytes(train(tmp_path / "run", **keys, **SCAFFOLD)) == model_bytes(plain)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS[:4], ids=name_of)
+@pytest.mark.parametrize("algorithm", [*map(way, ALGORITHMS[:4])], ids=name_of)
 def test_corrections_begin_with_the_second_round(tmp_path: Path, algorithm: dict[str, Any]) -> None:
     write_small(tmp_path / "small.npz", nodes=80)
     keys = {**KEYS, **SMALL, "data_dir": tmp_path, **algorithm, "rounds": 3, "layers": 2}
@@ -89,7 +90,7 @@ def test_corrections_begin_with_the_second_round(tmp_path: Path, algorithm: dict
 
 
 # A pull has no state of its own that could be lost.
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name_of)
+@pytest.mark.parametrize("algorithm", [*map(way, ALGORITHMS)], ids=name_of)
 def test_a_resumed_run_equals_the_undisturbed_one(
     tmp_path: Path, algorithm: dict[str, Any]
 ) -> None:

@@ -49,6 +49,7 @@ from tests.support.runs import (
     stop_after,
     train,
 )
+from tests.support.ways import takes_devices
 
 
 def courses(run: Path) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ WAYS: dict[str, dict[str, Any]] = {
 #: Those that the table of compositions (test_composition.py) has no cell of.
 def named(way: str) -> Any:
     """Return a way as a parameter, which takes mini-batches or not."""
-    return pytest.param(way, marks=[pytest.mark.devices] if "sampler" in WAYS[way] else [])
+    return pytest.param(way, marks=[pytest.mark.devices] if takes_devices(WAYS[way]) else [])
 
 
 @pytest.mark.parametrize("way", [named(way) for way in WAYS if way not in {"lazy", "links"}])

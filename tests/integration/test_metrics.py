@@ -61,6 +61,7 @@ def test_a_resumed_training_selects_as_an_undisturbed_one(tmp_path: Path, folder
         assert result_of(out)[key] == result_of(whole)[key]
 
 
+@pytest.mark.devices
 def test_several_devices_count_as_one(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.played_devices import play_devices
+from tests.support.ways import takes_devices
 
 #: Small, but for enough bytes to compare.
 BASE: Final[Mapping[str, Any]] = MappingProxyType(
@@ -233,7 +234,13 @@ def test_each_key_is_tried() -> None:
     assert KEYS.keys() == key_infos().keys(), "a new key says here what it may change"
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(key, marks=[pytest.mark.devices] if takes_devices({key: it.value}) else [])
+        for key, it in KEYS.items()
+    ],
+)
 def test_a_key_changes_what_it_may(key: str, base: retexo_fl.Run) -> None:
     tried = KEYS[key]
     if tried.may_change == REFUSED:

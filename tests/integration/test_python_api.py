@@ -28,6 +28,7 @@ from retexo_fl.layers.sage import SageLayer
 from retexo_fl.plugins import load_plugin
 from tests.support.cli import CommandLine, environment
 from tests.support.runs import Interrupter, events_of, model_bytes, result_of
+from tests.support.ways import way
 
 with warnings.catch_warnings():
     # PyTorch deprecates what PyG does when it is imported.
@@ -89,7 +90,7 @@ def same(one: Path, other: Path, but: Sequence[str] = ()) -> None:
             {"model": "gat", "heads": np.int64(4), "partitioner": "louvain", "basis_bits": None},
             ("--model", "gat", "--heads", "4", "--partitioner", "louvain"),
         ),
-        (
+        way(
             {"algorithm": "drop", "sampler": "neighbour", "fanouts": [4, 3], "learning_rate": 1},
             (
                 *("--algorithm", "drop", "--sampler", "neighbour", "--fanouts", "4/3"),

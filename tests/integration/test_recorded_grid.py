@@ -24,6 +24,7 @@ from tests.support.recorded_grid import (
     write_graphs,
 )
 from tests.support.runs import configured
+from tests.support.ways import way
 from tests.support.workers import train_in_workers
 
 CELLS = list(cells())
@@ -51,7 +52,7 @@ def test_every_cell_of_the_record_is_trained() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=NAMES)
+@pytest.mark.parametrize("cell", [*map(way, CELLS)], ids=NAMES)
 def test_one_process_leaves_the_recorded_bits(tmp_path: Path, cell: dict[str, Any]) -> None:
     assert_as_recorded(cell, train_cell(cell, tmp_path))
 
@@ -87,9 +88,10 @@ def test_agents_leave_the_bits_of_one_process(
     assert deployed == simulated
 
 
-@pytest.mark.parametrize("name", IN_WORKERS)
-def test_workers_of_flowers_simulation_leave_the_recorded_bits(tmp_path: Path, name: str) -> None:
-    cell = CELLS[NAMES.index(name)]
+@pytest.mark.parametrize("cell", [way(CELLS[NAMES.index(name)], name=name) for name in IN_WORKERS])
+def test_workers_of_flowers_simulation_leave_the_recorded_bits(
+    tmp_path: Path, cell: dict[str, Any]
+) -> None:
     write_graphs(tmp_path)
     assert_as_recorded(cell, train_in_workers(tmp_path / "run", **keys_of(cell), data_dir=tmp_path))
 

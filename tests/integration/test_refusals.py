@@ -56,6 +56,7 @@ from tests.support.agents import agents
 from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.owners import agreed
 from tests.support.predictions import files_in
+from tests.support.ways import takes_devices
 
 CLIENTS = 4
 OPTIONS: dict[str, Any] = {"clients": 2, "split": "random-unstratified:0.2/0.1/0.7"}
@@ -141,6 +142,7 @@ def allowed(sentence: str, limits: Limits = NOTHING_SAID, **keys: Any) -> Refusa
         asked=lambda found: found.hello(**told),
         error=ConfigurationError,
         sentence=f"^client 1: {sentence}",
+        keys=keys,
         limits=limits,
     )
 
@@ -1094,7 +1096,11 @@ def kept_in(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(row, id=f"{name} {number}")
+        pytest.param(
+            row,
+            id=f"{name} {number}",
+            marks=[pytest.mark.devices] if takes_devices(row.keys) else [],
+        )
         for name, rows in TABLE.items()
         for number, row in enumerate(rows)
     ],

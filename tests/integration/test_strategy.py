@@ -29,6 +29,7 @@ from retexo_fl.training.selection import Score
 from retexo_fl.updates import UpdateCodec, UpdateKey
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import configured, ledger_of, result_of, stop_after, train
+from tests.support.ways import way
 
 ONE_SHOT: dict[str, Any] = {
     **{"solver": "ridge", "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
@@ -84,7 +85,9 @@ def _keys(folder: Path, **keys: Any) -> dict[str, Any]:
     return {**SMALL, "data_dir": folder, "clients": 3, "rounds": 4, "hidden": 8, **keys}
 
 
-@pytest.mark.parametrize("keys", TRAININGS, ids=lambda keys: " ".join(map(str, keys.values())))
+@pytest.mark.parametrize(
+    "keys", [*map(way, TRAININGS)], ids=lambda keys: " ".join(map(str, keys.values()))
+)
 def test_a_server_app_trains_the_weights_of_a_run(tmp_path: Path, keys: dict[str, Any]) -> None:
     config = _config(tmp_path, **keys)
     strategy, grid = LazyMessagePassing(config), _grid(config)

@@ -31,6 +31,7 @@ from tests.support.runs import (
     stop_after,
     train,
 )
+from tests.support.ways import way
 
 TASKS = ("multi-label", "regression")
 
@@ -65,7 +66,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("keys", WAYS)
+@pytest.mark.parametrize("keys", [*map(way, WAYS)])
 def test_every_way_of_training_takes_every_task(
     tmp_path: Path,
     folder: Path,

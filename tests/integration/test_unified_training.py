@@ -34,6 +34,8 @@ from tests.support.runs import (
     train,
 )
 
+pytestmark = pytest.mark.devices
+
 SAMPLERS = ("full", "neighbour", "shadow", "gns")
 #: Of the built-in data set, 1,797 nodes; 359 of them to train on, in mini-batches of 100.
 SMALL: dict[str, Any] = {

@@ -247,10 +247,13 @@ def test_help_lists_the_commands_that_are_there(copy: Copy, tmp_path: Path) -> N
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the source tree, with an environment of its own."""
     made = tmp_path_factory.mktemp("without") / "tree"
-    ignored = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "runs")
+    ignored = shutil.ignore_patterns(
+        *(".git", ".venv", ".hypothesis", ".*cache*", "*.egg-info", "build", "dist", "runs")
+    )
     shutil.copytree(ROOT, made, ignore=ignored)
     room = "additions" if request.param == "all" else f"additions/{request.param}"
     shutil.rmtree(made / "retexo_fl" / room)
+    shutil.rmtree(made / "tests" / "unit" / room)
     _remove_importers(made, f"retexo_fl/{room}".replace("/", "."))
     _make_environment(made)
     return made
@@ -286,6 +289,10 @@ def _make_environment(tree: Path) -> None:
         f"#!{folder / 'bin' / 'python'}\nfrom retexo_fl.cli import main\nmain()\n", encoding="utf-8"
     )
     program.chmod(0o755)
+    for flowers in Path(sys.executable).parent.glob("fl*w*r*"):
+        text = re.sub(r"\A#!.*", f"#!{folder / 'bin' / 'python'}", flowers.read_text("utf-8"))
+        (folder / "bin" / flowers.name).write_text(text, encoding="utf-8")
+        (folder / "bin" / flowers.name).chmod(0o755)
 
 
 def _pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
