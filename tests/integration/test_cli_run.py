@@ -159,11 +159,12 @@ def test_datasets_without_a_folder_says_how_to_give_one(retexo: CommandLine) -> 
 
 
 def test_plan_explains_itself_and_gives_json(retexo: CommandLine) -> None:
-    shown = retexo.done("plan", "--clients", "3", "--rounds", "10")
+    keys = ("--clients", "3", "--rounds", "10", "--boundary-plan", "rows")
+    shown = retexo.done("plan", *keys)
     for word in ("boundary nodes", "vectors", "cover", "lossless", "gamma", "equation 2"):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
-    facts = json.loads(retexo.done("plan", "--clients", "3", "--rounds", "10", "--json"))
+    facts = json.loads(retexo.done("plan", *keys, "--json"))
     rows, cover = facts["plans"]["rows"], facts["plans"]["cover"]
     assert rows["vectors"] == sum(row["vectors_out"] for row in facts["clients"])
     # More nodes of one client border on the other than the other way round.

@@ -94,7 +94,7 @@ def edit(attempt: int, *path: Any) -> Callable[[dict[str, Any]], None]:
             edit(1, "messages", 0, "answer", None),
             "attempt 1, message 1: query.hello to client 0 at 1.0.0, answer:",
         ),
-        (edit(2, "blocks", 0, 3, 1), "attempt 2, blocks, 1: [0, 1, 0, "),
+        (edit(2, "blocks", 0, 3, 1), "attempt 2, blocks, 1: (0, 1, 0, "),
         (edit(2, "ended", "ClientFailed: 1"), "attempt 2, its end:  there, ClientFailed: 1 here"),
         (
             lambda case: case["left"]["files"].update({"model/layer-0.safetensors": ""}),

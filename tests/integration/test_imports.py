@@ -18,7 +18,6 @@ NOT_NEEDED = (
     "numba",
     "retexo_fl.channels.roster",
     "retexo_fl.methods.predict.script",
-    "scipy.sparse.csgraph",
     "sklearn",
     "torch._dynamo",
 )

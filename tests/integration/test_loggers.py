@@ -14,7 +14,8 @@ import retexo_fl
 from retexo_fl.errors import ConfigurationError
 from tests.support.part import wait_until
 
-KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 3, "quiet": True}
+KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 3, "candidates": "none"}
+KEYS |= {"quiet": True}
 
 
 def installed(module: str) -> pytest.MarkDecorator:

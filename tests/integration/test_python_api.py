@@ -37,8 +37,10 @@ with warnings.catch_warnings():
 
 #: Seconds, and what follows from them.
 TIMES = frozenset({"time_s", "seconds", "waited_s", "open_s"})
-SMALL: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3, "quiet": True}
-OPTIONS = ("--clients", "3", "--hidden", "8", "--rounds", "3", "--quiet")
+#: Three rounds a stage: nothing else is tried.
+SMALL: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3, "candidates": "none"}
+SMALL |= {"quiet": True}
+OPTIONS = ("--clients", "3", "--hidden", "8", "--rounds", "3", "--candidates", "none", "--quiet")
 
 
 class OwnLayer(SageLayer):
