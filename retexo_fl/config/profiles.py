@@ -18,7 +18,7 @@ END_TO_END: Final = "end-to-end"
 #: ``one-shot`` has none. What a stage is tried as beside that, both choose by validation.
 PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
     {
-        "retexo": MappingProxyType({"candidates": "auto"}),
+        "retexo": MappingProxyType({"candidates": "own-row"}),
         "lean": MappingProxyType(
             {
                 "rounds": 40,
@@ -26,7 +26,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "dropout": 0.0,
                 "optimizer": "lbfgs",
                 "warm-start": True,
-                "candidates": "auto",
+                "candidates": "own-row",
                 "basis": "supervised",
                 "basis-blocks": 8,
                 "basis-bits": 8,
