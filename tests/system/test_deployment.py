@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400
 
 #: Each message starts a program of Flower's, two seconds of CPU.
 CLIENTS = 2
-OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "2")
+SCHEDULE = ("--profile", "retexo", "--candidates", "none")
+OPTIONS = (*SCHEDULE, "--model", "sage", "--hidden", "64", "--rounds", "2")
 #: As the kernel and ps count.
 MIB = 2**20
 KINDS = ("boundary", "updates_up", "weights_down")
@@ -65,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
     size = ("--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
-    run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *place], cwd=folder)
+    run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts, MemoryWatch(hosts) as watch:
         settings = {**PERMISSIVE, "predictions": "predictions"}
         deployment = Deployment(

@@ -114,7 +114,7 @@ def test_relay_between_clients_that_the_server_introduced(tmp_path: Path) -> Non
             deployment.start_supernode(client)
         deployment.wait_for_supernodes()
         with captured(deployment.home(SERVER)) as pages:
-            options = ("--model", "sage", "--layers", "1", "--rounds", "1")
+            options = ("--profile", "retexo", "--model", "sage", "--layers", "1", "--rounds", "1")
             peering = ("--introductions", "true", "--relay", "true")
             deployment.run(tmp_path / "run", *options, *peering, timeout_s=1300.0)
         peers = [deployment.agent_status(client)["peers"][0] for client in range(2)]

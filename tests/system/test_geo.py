@@ -38,7 +38,8 @@ pytestmark = [
 
 CLIENTS = 2
 LINKS = "rate:13.6mbit/delay:100ms"
-OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "10", "--codec", "dense")
+SCHEDULE = ("--profile", "retexo", "--candidates", "none")
+OPTIONS = (*SCHEDULE, "--model", "sage", "--hidden", "64", "--rounds", "10", "--codec", "dense")
 #: Of the predicted network time.
 DEVIATION = 0.1
 MOST_OWN_S = 0.05
@@ -74,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     size = ("--partitioner", "louvain", "--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
-    run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *place], cwd=folder)
+    run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
     ask = ("--partitions", str(parts), "--links", LINKS, "--json")
     said = run_command([program("retexo"), "plan", *OPTIONS, *ask], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts:

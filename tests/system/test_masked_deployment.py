@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400
 
 CLIENTS = 3
 KEYS: dict[str, Any] = {"layers": 1, "hidden": 8, "rounds": 2, "secure_aggregation": "masked"}
-OPTIONS = ("--layers", "1", "--hidden", "8", "--rounds", "2", "--profile", "retexo")
+SCHEDULE = ("--profile", "retexo", "--candidates", "none")
+OPTIONS = ("--layers", "1", "--hidden", "8", "--rounds", "2", *SCHEDULE)
 MASKED = (*OPTIONS, "--secure-aggregation", "masked")
 #: Messages of a resumed attempt, at one of which, by chance, a SuperNode is killed.
 STEPS = (
