@@ -15,8 +15,6 @@ from retexo_fl.errors import InputError
 from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.run_log.profile import ChosenProfile
 
-#: Keys that left the default, of which a sentence names so many.
-_MOST_NAMED: Final = 3
 #: Keys without which a training is no way to compare with.
 _OF_WHAT: Final = frozenset({"task", "model"})
 
@@ -56,17 +54,7 @@ def chosen_profile(
 def named_profile(asked: Asked) -> ChosenProfile:
     """Return the profile of a run, and why it has it, without a look at its graph."""
     assert asked.profile is not None
-    if asked.left is None:
-        return ChosenProfile(name=asked.profile, why="as asked")
-    if not asked.left:
-        return ChosenProfile(name=asked.profile, why="by default")
-    chosen = {**asked.in_file, **asked.values}
-    keys = [f"{key} = {_text(key, chosen[key])}" for key in asked.left[:_MOST_NAMED]]
-    more = len(asked.left) - len(keys)
-    keys += [f"{more} more"] if more else []
-    *first, last = keys
-    named = f"{', '.join(first)} and {last} were" if first else f"{last} was"
-    return ChosenProfile(name=asked.profile, why=f"since {named} chosen")
+    return ChosenProfile.by(asked.profile, asked.left, {**asked.in_file, **asked.values})
 
 
 def _lean_at_most(
@@ -95,9 +83,3 @@ def _lean_at_most(
 def _at_most(config: RunConfig, planned: PlannedParts) -> int:
     payload: int = profile_facts_of(config, planned)["payload_at_most"]
     return payload
-
-
-def _text(key: str, value: object) -> str:
-    if isinstance(default_values()[key], float) and isinstance(value, int):
-        value = float(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -89,10 +89,10 @@ _OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
 )
 
 
-#: Keys that a run may settle once its graph has been counted: those of profiles, and what follows.
+#: Keys that the server may settle for clients: those of profiles, and what follows from counts.
 SETTLED: Final = frozenset(
     {
-        *PROFILES["lean"],
+        *(key for values in PROFILES.values() for key in values),
         *("basis-rows", "weight-decay"),
         *_FEW_SUMS,
         *_FEW_END_TO_END,
@@ -107,10 +107,13 @@ class Fitting:
     Attributes:
         profile: Of which keys follow from a graph; any other one, or none, has no such keys.
         chosen: Keys that the user chose, which stay.
+        known: Keys as clients know them until the server tells them others; None where they know
+            the run's own.
     """
 
     profile: str = ""
     chosen: tuple[str, ...] = ()
+    known: Mapping[str, Scalar] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +196,35 @@ def profile_values(name: str) -> Mapping[str, Scalar]:
             f"profile: got {name[:40]!r}; expected one of {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+def settled_keys(before: Mapping[str, Scalar], after: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return the keys that clients have to be told: those that were settled.
+
+    Where it is shorter, ``profile`` names the one whose keys the others are added to.
+    """
+
+    def differing(profile: str) -> dict[str, Scalar]:
+        name = {"profile": profile} if profile else {}
+        had = with_settled(before, name)
+        return name | {k: v for k, v in after.items() if k in SETTLED and v != had.get(k)}
+
+    return min((differing(profile) for profile in ("", *PROFILES)), key=len)
+
+
+def with_settled(before: Mapping[str, Scalar], settled: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return a run's keys after some were settled.
+
+    Args:
+        before: As clients know them.
+        settled: As :func:`settled_keys` returns them.
+
+    Raises:
+        ConfigurationError: There is no profile of this name.
+    """
+    keys = dict(settled)
+    name = str(keys.pop("profile", ""))
+    return {**before, **(profile_values(name) if name else {}), **keys}
 
 
 def fitted_values(

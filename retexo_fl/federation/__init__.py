@@ -25,17 +25,18 @@ def make_server_app(
         overwrite: Replace a run that is in the run's directory.
         fits: Profile of which keys follow from the clients' graph; None where nothing does.
         chosen: Keys that stay as they are.
-        profile: Fields of :class:`~retexo_fl.run_log.profile.ChosenProfile`; without any, keys are
-            those of Flower's run configuration.
+        profile: Fields of :class:`~retexo_fl.run_log.profile.ChosenProfile`; without any, it
+            follows from the keys of Flower's run configuration, as for ``retexo run``.
     """
     from retexo_fl.config.profiles import Fitting
     from retexo_fl.federation import server_app
     from retexo_fl.run_log.profile import ChosenProfile
 
-    given = profile or {"name": "retexo", "why": "whose keys Flower's run configuration overrides"}
+    if not profile:
+        return server_app.make_app_of_keys(overwrite=overwrite)
     fitting = None if fits is None else Fitting(profile=fits, chosen=tuple(chosen))
     return server_app.make_server_app(
-        profile=ChosenProfile(**given), fitting=fitting, overwrite=overwrite
+        profile=ChosenProfile(**profile), fitting=fitting, overwrite=overwrite
     )
 
 

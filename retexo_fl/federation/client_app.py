@@ -17,7 +17,7 @@ from retexo_fl.federation.client_handlers import build_client_app, client_index
 
 if TYPE_CHECKING:
     from retexo_fl.client.factory import WorkerClients
-    from retexo_fl.config import RunConfig
+    from retexo_fl.config import RunConfig, Scalar
 
 
 def make_client_app(predictions: str = "") -> ClientApp:
@@ -34,7 +34,7 @@ def make_client_app(predictions: str = "") -> ClientApp:
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
         if "agent" in context.node_config:
-            return RemoteClient(agent_socket(context), context.run_config)
+            return RemoteClient(agent_socket(context), _keys_of_run(context))
         # Imported at the first message: torch stays out of the processes that only load the app.
         from retexo_fl.client.factory import WorkerClients
 
@@ -88,4 +88,9 @@ def _run_config(context: Context) -> RunConfig:
     # The agent reads its configuration itself.
     from retexo_fl.config import make_config
 
-    return make_config(dict(context.run_config))
+    return make_config(_keys_of_run(context))
+
+
+def _keys_of_run(context: Context) -> dict[str, Scalar]:
+    """Return Flower's run configuration without the name of a profile, which the server follows."""
+    return {key: value for key, value in context.run_config.items() if key != "profile"}

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import QUESTIONS, ClientApi, Request, Ticket
 from retexo_fl.config import Scalar
+from retexo_fl.config.profiles import with_settled
 from retexo_fl.errors import ConfigurationError, RetexoError
 from retexo_fl.federation import records
 from retexo_fl.plugins import plugin_failure
@@ -62,7 +63,7 @@ def _with_keys(context: Context, keys: Mapping[str, Scalar]) -> Context:
         node_id=context.node_id,
         node_config=context.node_config,
         state=context.state,
-        run_config={**context.run_config, **keys},
+        run_config=with_settled(context.run_config, keys),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from retexo_fl.client.api import NUM_SIZES, CountsAnswer, GraphSizes, HelloAnswer
-from retexo_fl.config import RunConfig, Scalar, config_values
-from retexo_fl.config.profiles import SETTLED, Fitting, GraphFacts
+from retexo_fl.config import RunConfig
+from retexo_fl.config.profiles import Fitting, GraphFacts
 from retexo_fl.training.fitting import fit
 from retexo_fl.units import counted
 
@@ -35,16 +35,6 @@ def fitted(
     silent = config.clients - counts.sizes.tellers
     does = "does" if silent == 1 else "do"
     return config, f"as it is, since {counted(silent, 'client')} {does} not tell its graph's size"
-
-
-def settled_keys(before: RunConfig, after: RunConfig) -> Mapping[str, Scalar]:
-    """Return the keys that clients have to be told: those that were settled."""
-    had = config_values(before)
-    return {
-        key: value
-        for key, value in config_values(after).items()
-        if key in SETTLED and value != had[key]
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from flwr.serverapp import Grid
 
 from retexo_fl.client.api import CountsAnswer, HelloAnswer, Ticket
 from retexo_fl.client.weights import updates_of
-from retexo_fl.config import RunConfig
-from retexo_fl.config.profiles import Fitting
+from retexo_fl.config import RunConfig, config_values
+from retexo_fl.config.profiles import Fitting, settled_keys
 from retexo_fl.federation.aggregators import make_aggregator
 from retexo_fl.federation.asking import UNWATCHED, Messenger, Rounds, Silence, WaitPolicy, Watch
 from retexo_fl.federation.exchanges import Exchanges
-from retexo_fl.federation.graph_counts import fitted, settled_keys
+from retexo_fl.federation.graph_counts import fitted
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
@@ -98,7 +98,8 @@ def open_attempt(  # noqa: PLR0913 - a training and a prediction open differentl
         RetexoError: What ``shape_of`` raises, or a client's own named failure.
     """
     ticket = Ticket(job=job.job, attempt=job.attempt)
-    before = config
+    before = (fitting and fitting.known) or config_values(config)
+    messenger.settle(settled_keys(before, config_values(config)))
     is_masked = config.secure_aggregation == "masked"
     in_rounds = to_train and forecast_of(config).exchanges_in_rounds
     sizes = fitting is not None and is_left(config, fitting)
@@ -122,7 +123,7 @@ def open_attempt(  # noqa: PLR0913 - a training and a prediction open differentl
     fit = ""
     if fitting is not None and sizes:
         config, fit = fitted(config, fitting, federation.answers[0], told)
-        messenger.settle(settled_keys(before, config))
+        messenger.settle(settled_keys(before, config_values(config)))
         shape = shape_of(federation, config)
     codec = codec or updates_of(config)
     facts: dict[str, Any] = {

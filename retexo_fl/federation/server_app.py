@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO
 from pathlib import Path
+from typing import Final
 
 from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.config import RunConfig, config_values, free_keys, make_config
-from retexo_fl.config.profiles import Fitting
+from retexo_fl.config import RunConfig, config_values, default_values, free_keys, make_config
+from retexo_fl.config.profiles import SETTLED, Fitting, default_profile, leaving, profile_values
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.asking import THIS_MACHINE, Clock
 from retexo_fl.federation.job_state import JobState
@@ -32,6 +33,8 @@ from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.profile import ChosenProfile
 
 Listener = Callable[[Event], None]
+#: Key of Flower's run configuration that is none of a run's.
+_PROFILE: Final = "profile"
 
 
 def make_server_app(
@@ -51,29 +54,80 @@ def make_server_app(
         overwrite: As in :func:`run_training`.
     """
     app = ServerApp()
+    how = _How(profile=profile, fitting=fitting, overwrite=overwrite)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = make_config(dict(context.run_config))
-        if listeners is None and config.engine == "inline":
-            # Flower runs this app, whatever the default of a key that was not given.
-            config = replace(config, engine="flower")
-        if listeners is not None:
+        if listeners is None:
+            _run_by_flower(grid, config, how)
+        else:
             run_training(
                 grid, config, listeners, profile=profile, fitting=fitting, overwrite=overwrite
             )
-            return
-        path = run_training(
-            grid,
-            config,
-            [_flower_log(config)],
-            profile=profile,
-            fitting=fitting,
-            overwrite=overwrite,
-        )
-        log(INFO, "report: %s", path / "report.html")
 
     return app
+
+
+def make_app_of_keys(*, overwrite: bool = False) -> ServerApp:
+    """Return the ServerApp whose profile follows from Flower's run configuration.
+
+    Flower gives all keys, those of ``flwr run -c`` and the app's own. What has the value that it
+    has by default was not chosen, and ``profile`` names a profile, as for ``retexo run``.
+
+    Args:
+        overwrite: As in :func:`run_training`.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        values = dict(context.run_config)
+        name = str(values.pop(_PROFILE, ""))
+        by_default = default_values()
+        chosen = {key: value for key, value in values.items() if value != by_default.get(key)}
+        if values.get("resume"):
+            # With the keys that it began with, of which its directory has those that were settled.
+            stored = config_values(stored_config(Path(str(values["resume"])).absolute()))
+            settled = {key: stored[key] for key in SETTLED}
+            how = _How(fitting=Fitting(known=values), overwrite=overwrite)
+            _run_by_flower(grid, make_config({**values, **settled, **chosen}), how)
+            return
+        left = None if name else leaving(chosen)
+        name = name or default_profile(chosen)
+        how = _How(
+            profile=ChosenProfile.by(name, left, chosen),
+            fitting=Fitting(profile=name, chosen=tuple(sorted(chosen)), known=values),
+            overwrite=overwrite,
+        )
+        _run_by_flower(grid, make_config({**values, **profile_values(name), **chosen}), how)
+
+    return app
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """Arguments of :func:`run_training` beside the configuration."""
+
+    profile: ChosenProfile | None = None
+    fitting: Fitting | None = None
+    overwrite: bool = False
+
+
+def _run_by_flower(grid: Grid, config: RunConfig, how: _How) -> None:
+    """Train, with progress in Flower's log."""
+    if config.engine == "inline":
+        # Flower runs this app, whatever the default of a key that was not given.
+        config = replace(config, engine="flower")
+    path = run_training(
+        grid,
+        config,
+        [_flower_log(config)],
+        profile=how.profile,
+        fitting=how.fitting,
+        overwrite=how.overwrite,
+    )
+    log(INFO, "report: %s", path / "report.html")
 
 
 def _flower_log(config: RunConfig) -> Listener:
@@ -104,7 +158,8 @@ def run_training(
         listeners: Called with every event.
         clock: For all deadlines.
         profile: Of a new job; a resumed one has its own.
-        fitting: What of a new job is fitted to the clients' graph; a resumed one has its keys.
+        fitting: What of a new job is fitted to the clients' graph; a resumed one has its keys,
+            which clients may not know.
         overwrite: Replace a run in the new job's directory, once that has its first checkpoint
             after the first exchange, or has finished; until then that run stays.
 
@@ -126,7 +181,7 @@ def run_training(
         run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
         check_free(run.path, overwrite=overwrite)
         job = JobState.begin(profile)
-    left = None if config.resume else fitting
+    left = replace(fitting, profile="") if config.resume and fitting is not None else fitting
     loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock, fitting=left)
     try:
         loop.greet()

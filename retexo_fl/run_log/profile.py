@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Self
 
+from retexo_fl.config import default_values
 from retexo_fl.run_log.json_form import OMITTED
 from retexo_fl.units import format_bytes
+
+#: Keys that left the default, of which a sentence names so many.
+_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,26 @@ class ChosenProfile:
     lean_at_most: int | None = field(default=None, metadata=OMITTED)
     advice: str = field(default="", metadata=OMITTED)
 
+    @classmethod
+    def by(cls, name: str, left: Sequence[str] | None, chosen: Mapping[str, object]) -> Self:
+        """Return a profile, and why a run has it, without a look at its graph.
+
+        Args:
+            name: Of the profile.
+            left: Keys that leave the default profile; None where the profile was asked for.
+            chosen: Keys of the run, and their values.
+        """
+        if left is None:
+            return cls(name=name, why="as asked")
+        if not left:
+            return cls(name=name, why="by default")
+        keys = [f"{key} = {_text(key, chosen[key])}" for key in left[:_MOST_NAMED]]
+        more = len(left) - len(keys)
+        keys += [f"{more} more"] if more else []
+        *first, last = keys
+        named = f"{', '.join(first)} and {last} were" if first else f"{last} was"
+        return cls(name=name, why=f"since {named} chosen")
+
     @property
     def sentence(self) -> str:
         """All of it in one line."""
@@ -39,3 +65,9 @@ class ChosenProfile:
                 costs += f", where lean would move up to {format_bytes(self.lean_at_most)}"
         told = "; ".join(part for part in (self.fit, costs, self.advice) if part)
         return f"profile {self.name}, {self.why}" + (f": {told}" if told else "")
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(default_values()[key], float) and isinstance(value, int):
+        value = float(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

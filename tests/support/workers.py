@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import serde
 from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.serverapp import ServerApp
 from ray import cloudpickle
 
 from retexo_fl.client.factory import SCRATCH_VARIABLE
-from retexo_fl.config import config_values
-from retexo_fl.federation import make_client_app, make_server_app
+from retexo_fl.config import Scalar, config_values
+from retexo_fl.federation import make_client_app
+from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.runs import configured
 
@@ -59,12 +61,25 @@ def _carried(message: Message) -> Message:
 
 def train_in_workers(out: Path, workers: Callable[[], ClientApp] = TwoWorkers, **keys: Any) -> Path:
     """Train as :func:`~tests.support.runs.train`, with clients that move between two workers."""
-    config = configured(out, **keys, engine="flower")
-    values = config_values(config)
+    values = config_values(configured(out, **keys, engine="flower"))
+    run_app(make_server_app(), values, workers(), scratch=Path(f"{out}-scratch"))
+    return out
+
+
+def run_app(
+    app: ServerApp, values: Mapping[str, Scalar], clients: ClientApp, *, scratch: Path
+) -> None:
+    """Have a ServerApp ask clients, both with a Flower run configuration.
+
+    Args:
+        app: Of the server.
+        values: The run configuration.
+        clients: Who answers.
+        scratch: Folder in which clients keep what another worker needs.
+    """
     context = Context(
         run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(SCRATCH_VARIABLE, f"{out}-scratch")
-        make_server_app()(InlineGrid(workers(), config.clients, values), context)
-    return out
+        patch.setenv(SCRATCH_VARIABLE, str(scratch))
+        app(InlineGrid(clients, int(values["clients"]), values), context)
