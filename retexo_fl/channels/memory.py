@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from retexo_fl.channels.base import BlockKey
+from retexo_fl.channels.base import BlockKey, RowPile
 
 
 class MemoryChannel:
@@ -34,6 +34,10 @@ class MemoryChannel:
         exchange = (layer, weights_digest)
         inbox = self._inbox(job, receiver)
         return frozenset(key.sender for key in inbox if (key.layer, key.weights_digest) == exchange)
+
+    def pile(self, job: str, layer: int, weights_digest: bytes) -> RowPile | None:
+        """See :class:`~retexo_fl.channels.base.Channel`; blocks cross."""
+        return None
 
     def forget_job(self, job: str, client: int) -> None:
         """See :class:`~retexo_fl.channels.base.Channel`."""

@@ -66,6 +66,9 @@ class SpoolChannel:
         found = (name.removeprefix(begin).removesuffix(_ENDING) for name in blocks)
         return frozenset(int(sender) for sender in found if sender.isdecimal())
 
+    def pile(self, job: str, layer: int, weights_digest: bytes) -> None:
+        """See :class:`~retexo_fl.channels.base.Channel`; blocks cross."""
+
     def forget_job(self, job: str, client: int) -> None:
         """See :class:`~retexo_fl.channels.base.Channel`."""
         shutil.rmtree(self._inbox(job, client), ignore_errors=True)

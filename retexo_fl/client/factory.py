@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.channels import Channel, SharingChannel, SpoolChannel
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.graph_sizes import count_sizes
 from retexo_fl.client.log_lines import DeviceLog
@@ -68,7 +68,7 @@ class InProcessClients:
             shutil.rmtree(folder, ignore_errors=True)
         self._config = config
         self._predictions = predictions
-        self._channel: Channel = MemoryChannel() if channel is None else channel
+        self._channel: Channel = SharingChannel() if channel is None else channel
         self._clients: dict[tuple[str, int], GraphClient] = {}
         self._log = None if predictions else _device_log(config)
 

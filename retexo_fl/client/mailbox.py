@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -10,11 +11,17 @@ from scipy.sparse import csr_array, vstack
 
 from retexo_fl.channels.base import Channel
 from retexo_fl.client.api import Ticket
-from retexo_fl.client.peer_exchange import PeerExchange, StageExchange
+from retexo_fl.client.peer_exchange import (
+    Headers,
+    PeerExchange,
+    StageExchange,
+    counted_traffic,
+)
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
 from retexo_fl.errors import ConfigurationError, ExchangeIncomplete
 from retexo_fl.exchange import (
     FIXED,
+    Edges,
     FixedVectors,
     Vectors,
     fixed_vectors,
@@ -24,7 +31,7 @@ from retexo_fl.exchange import (
     wire_codec,
 )
 from retexo_fl.graph.plan.boundary import BoundaryPlan
-from retexo_fl.graph.plan.vectors import PeerPlan
+from retexo_fl.graph.plan.vectors import PeerPlan, is_everything
 from retexo_fl.ledger import Traffic
 
 #: Called with stage, peer, bytes, and ``out`` or ``in``.
@@ -84,12 +91,35 @@ class Mailbox:
         if self.datagrams is None and stage.id in self._sent:
             self.error_bound = self._sent[stage.id]
             return Traffic()
+        traffic = self._share(stage, rows)
+        if traffic is None:
+            traffic = self._send_blocks(stage, rows)
+        self._sent[stage.id] = self.error_bound
+        return traffic
+
+    def _share(self, stage: StageExchange, rows: Vectors) -> Traffic | None:
+        """Let peers in this process have the rows as they are; None where blocks must say them."""
+        peers = self._plan.peers
+        pile = self._channel.pile(*stage.id)
+        if pile is None or self.is_rounded or any(peer.send.sums is not None for peer in peers):
+            return None
+        shared = pile.share(
+            rows,
+            {peer.peer: peer.send.rows for peer in peers},
+            {peer.peer: (peer.num_edges, peer.digest, peer.send.count) for peer in peers},
+            sender=self._client,
+            codec=self._wire_codec,
+        )
+        if shared is None:
+            return None
+        blocks, traffic = shared
+        return counted_traffic(traffic, traffic.wire_bytes, blocks=blocks)
+
+    def _send_blocks(self, stage: StageExchange, rows: Vectors) -> Traffic:
         fixed = self.fixed(rows) if self.is_rounded else None
         self.error_bound = () if fixed is None else (fixed.error_bound,)
         targets = {peer.peer: peer.send.targets for peer in self._plan.peers}
-        traffic = self._exchange_of(stage).send(self._outgoing(rows, fixed), fixed, rows=targets)
-        self._sent[stage.id] = self.error_bound
-        return traffic
+        return self._exchange_of(stage).send(self._outgoing(rows, fixed), fixed, rows=targets)
 
     def fixed(self, rows: Vectors) -> FixedVectors:
         """Return what ``fixed`` makes of the vectors that (N, H) ``rows`` have for all peers.
@@ -113,7 +143,19 @@ class Mailbox:
             self._exchange = self._exchange_of(stage)
         self._refuse_strangers(self._exchange, stage)
         self._exchange.expect()
-        return self._exchange.receive()
+        pile = self._channel.pile(*stage.id)
+        if pile is None:
+            return self._exchange.receive()
+        untold = self._exchange.take_shared(
+            pile.shared_with(self._client, self._incoming_edges, width=width, dtype=dtype)
+        )
+        shared = pile.traffic(self._client, untold)
+        traffic = counted_traffic(shared, shared.wire_bytes, blocks=len(untold))
+        return traffic + self._exchange.receive()
+
+    @cached_property
+    def _incoming_edges(self) -> dict[int, Edges]:
+        return {p.peer: (p.num_edges, p.digest, p.receive.count) for p in self._plan.peers}
 
     def missing_peers(self) -> tuple[int, ...]:
         """Return the peers whose block of the current exchange is not complete."""
@@ -133,18 +175,25 @@ class Mailbox:
                 f"client {self._client}: vectors of clients {sorted(lost)} were lost after the "
                 "exchange was closed"
             )
-        received = {} if self._exchange is None else self._exchange.received
+        slots = {peer.peer: peer.receive.slots for peer in self._plan.peers}
+        received = {} if self._exchange is None else {**self._exchange.received}
+        if self._exchange is not None and self._exchange.shared:
+            pile = self._channel.pile(*self._exchange.id)
+            assert pile is not None, "a channel has a pile, or has none"
+            if self._exchange.shared == slots.keys() and not closed_without:
+                rows = pile.gathered(self._client, list(slots))
+                return _placed(rows, np.concatenate(list(slots.values())))
+            received |= {p: pile.gathered(self._client, [p]) for p in self._exchange.shared}
         parts: dict[int, Vectors] = {
-            peer.peer: csr_array((peer.receive.count, width), dtype=dtype)
-            if peer.peer in closed_without
-            else received[peer.peer]
-            for peer in self._plan.peers
+            peer: csr_array((len(places), width), dtype=dtype)
+            if peer in closed_without
+            else received[peer]
+            for peer, places in slots.items()
         }
         if self.reads_once:
             self.drop_decoded()
         # Nothing else holds a peer's vectors from here on: each is freed once it is in its slots.
         del received
-        slots = {peer.peer: peer.receive.slots for peer in self._plan.peers}
         if not self.is_rounded:
             return _in_slot_order(parts, slots, width, dtype)
         self._sum_shared(parts, closed_without)
@@ -159,8 +208,8 @@ class Mailbox:
             stage.id,
             self._channel,
             codec=self._wire_codec,
-            outgoing={peer.peer: stage.outgoing(peer) for peer in self._plan.peers},
-            incoming={peer.peer: stage.incoming(peer) for peer in self._plan.peers},
+            outgoing=Headers(self._plan.peers, stage.outgoing),
+            incoming=Headers(self._plan.peers, stage.incoming),
             watch=lambda peer, traffic, way: self.watch(stage.layer, peer, traffic, way),
             counted=self._counted.setdefault(stage.id, set()),
         )
@@ -238,9 +287,16 @@ def _in_slot_order(
         return csr_array((0, width), dtype=dtype)
     order = np.concatenate(list(slots.values()))
     if all(not isinstance(part, np.ndarray) for part in parts.values()):
-        stacked = vstack(list(parts.values()), format="csr")
-        return csr_array(stacked[np.argsort(order, kind="stable")])
+        return _placed(vstack(list(parts.values()), format="csr"), order)
     result = np.zeros((len(order), width), dtype=dtype)
     for peer, where in slots.items():
         result[where] = to_dense(parts.pop(peer))
     return result
+
+
+def _placed(rows: Vectors, order: np.ndarray) -> Vectors:
+    """Return (n, width) rows of which each is put in the place that the (n,) ``order`` says."""
+    if is_everything(order, len(order)):
+        return rows
+    chosen = rows[np.argsort(order, kind="stable")]
+    return chosen if isinstance(chosen, np.ndarray) else csr_array(chosen)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -150,6 +150,28 @@ class InnerBlock:
 # ---- vectors out and in --------------------------------------------------------------------------
 
 
+class Headers(Mapping[int, BlockHeader]):
+    """The headers of blocks by peer, each built when it is asked for."""
+
+    def __init__(
+        self, peers: Iterable[PeerPlan], header: Callable[[PeerPlan], BlockHeader]
+    ) -> None:
+        self._peers = {peer.peer: peer for peer in peers}
+        self._header = header
+
+    def __getitem__(self, peer: int) -> BlockHeader:
+        """Return the header of the block to or from a peer."""
+        return self._header(self._peers[peer])
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through the peers."""
+        return iter(self._peers)
+
+    def __len__(self) -> int:
+        """Return how many peers there are."""
+        return len(self._peers)
+
+
 class PeerExchange:
     """Sends what is not sent yet, takes what has arrived; never waits.
 
@@ -164,6 +186,7 @@ class PeerExchange:
 
     Attributes:
         received: By peer, the vectors that have come.
+        shared: The peers whose vectors are in their channel's pile.
         refused: By peer, why its block is no block; as if it had not come.
     """
 
@@ -191,6 +214,7 @@ class PeerExchange:
         self._is_kept = False
         self.reached: tuple[int, ...] = ()
         self.received: dict[int, Vectors] = {}
+        self.shared: set[int] = set()
         self.refused: dict[int, RemoteProtocolError] = {}
 
     def use_datagrams(
@@ -228,7 +252,7 @@ class PeerExchange:
     @property
     def missing(self) -> tuple[int, ...]:
         """The peers whose vectors have not come."""
-        return tuple(peer for peer in self._incoming if peer not in self.received)
+        return tuple(peer for peer in self._incoming if not self._is_here(peer))
 
     def send(
         self,
@@ -269,6 +293,14 @@ class PeerExchange:
         if headers:
             self._datagrams.expect(headers, self._targets, all_needed=self._all_needed)
 
+    def take_shared(self, peers: Iterable[int]) -> set[int]:
+        """Take vectors as received; return the peers whose bytes were not told yet."""
+        awaited = set(self.missing).intersection(peers) - self.refused.keys()
+        self.shared |= awaited
+        untold = awaited - self._counted
+        self._counted |= untold
+        return untold
+
     def receive(self) -> Traffic:
         """Decode what has arrived since the last call; return its bytes, of no peer twice.
 
@@ -278,9 +310,11 @@ class PeerExchange:
             PartitionError: A peer lists other edges than this client.
         """
         traffic = self._receive_datagrams()
-        for peer, header in self._incoming.items():
-            is_here = peer in self.received or peer in self.refused
-            if is_here or (self._datagrams and self._datagrams.carries(header.key)):
+        for peer in self._incoming:
+            if self._is_here(peer) or peer in self.refused:
+                continue
+            header = self._incoming[peer]
+            if self._datagrams and self._datagrams.carries(header.key):
                 continue
             block = self.decoded(header)
             if block is not None:
@@ -308,15 +342,18 @@ class PeerExchange:
         if decoded is None:
             return None
         vectors, counted = decoded
-        return vectors, _counted(counted, counted.wire_bytes)
+        return vectors, counted_traffic(counted, counted.wire_bytes)
+
+    def _is_here(self, peer: int) -> bool:
+        return peer in self.received or peer in self.shared
 
     def _send_block(self, header: BlockHeader, vectors: Vectors) -> Traffic:
         block = encode_block(header, vectors, codec=self._codec)
         moved = self._channel.send_block(header.key, block.frames)
         # Also where a killed process had sent it already: its answer was never read.
-        whole = _counted(block.traffic, block.traffic.wire_bytes)
+        whole = counted_traffic(block.traffic, block.traffic.wire_bytes)
         self._watch(header.receiver, whole, "out")
-        return Traffic() if moved == 0 else _counted(block.traffic, moved)
+        return Traffic() if moved == 0 else counted_traffic(block.traffic, moved)
 
     def _receive_datagrams(self) -> Traffic:
         traffic = Traffic()
@@ -335,12 +372,12 @@ class PeerExchange:
         return traffic
 
 
-def _counted(traffic: BlockTraffic, moved: int | None) -> Traffic:
-    """Split a block's bytes by kind; ``moved`` is what the transport took, None if unknown."""
+def counted_traffic(traffic: BlockTraffic, moved: int | None, *, blocks: int = 1) -> Traffic:
+    """Split blocks' bytes by kind; ``moved`` is what the transport took, None if unknown."""
     control = traffic.control_bytes
     return Traffic(
         boundary=Volume(
-            messages=1,
+            messages=blocks,
             raw=traffic.raw_bytes,
             payload=traffic.payload_bytes,
             wire=None if moved is None else moved - control,

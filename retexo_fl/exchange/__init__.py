@@ -1,6 +1,6 @@
 """The wire protocol of an exchange, sans-IO: vectors to frames and back, every byte checked."""
 
-from retexo_fl.exchange.block import BlockHeader, BlockTraffic
+from retexo_fl.exchange.block import BlockHeader, BlockTraffic, Edges
 from retexo_fl.exchange.block_frames import (
     BlockProgress,
     EncodedBlock,
@@ -33,6 +33,7 @@ __all__ = [
     "BlockHeader",
     "BlockProgress",
     "BlockTraffic",
+    "Edges",
     "EncodedBlock",
     "FixedVectors",
     "FrameKind",

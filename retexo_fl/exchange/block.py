@@ -5,13 +5,16 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
 from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader, FrameKind
 from retexo_fl.units import counted
+
+#: What both ends must list alike: number of edges, digest of the plan, number of vectors.
+Edges: TypeAlias = tuple[int, bytes, int]
 
 DIGEST_BYTES: Final = 32
 MAX_JOB_CHARS: Final = 64

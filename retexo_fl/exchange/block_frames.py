@@ -7,6 +7,7 @@ decoded where they are used, once. All are pure functions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -42,6 +43,7 @@ from retexo_fl.exchange.row_coding import (
     encode_dense,
     encode_few_bits,
     encode_rows,
+    level_bits,
     parse_coding,
     row_costs,
 )
@@ -96,18 +98,32 @@ def encode_block(
     if codec not in CODECS:
         raise LocalProtocolError(f"codec is {codec!r}, expected one of {', '.join(CODECS)}")
     vectors = check_vectors(vectors, block)
+    bounds = _bounds(block, vectors, codec=codec, max_frame_bytes=max_frame_bytes)
+    return frame_block(
+        block,
+        (
+            (end - first, *_encoded(slice_rows(vectors, first, end), codec, max_frame_bytes))
+            for first, end in pairwise(bounds)
+        ),
+    )
+
+
+def frame_block(block: BlockHeader, parts: Iterable[tuple[int, Coding, bytes]]) -> EncodedBlock:
+    """Return all frames of a block whose rows are encoded already.
+
+    Args:
+        block: Identity of the block.
+        parts: Of each ROWS frame how many rows it has, in which coding, and their bytes.
+    """
     hello = block.hello_payload()
     made = [(FrameHeader(kind=FrameKind.HELLO, sequence=0, payload_bytes=len(hello)), hello)]
-    bounds = _bounds(block, vectors, codec=codec, max_frame_bytes=max_frame_bytes)
-    for first, end in pairwise(bounds):
-        rows = slice_rows(vectors, first, end)
-        coding, payload = _encoded(rows, codec, max_frame_bytes)
+    for num_rows, coding, payload in parts:
         header = FrameHeader(
             kind=FrameKind.ROWS,
             positions=coding.positions,
             values=coding.values,
             sequence=len(made),
-            num_rows=end - first,
+            num_rows=num_rows,
             payload_bytes=len(payload),
         )
         made.append((header, payload))
@@ -127,8 +143,7 @@ def _encoded(rows: Vectors, codec: str, max_frame_bytes: int) -> tuple[Coding, b
         return encode_dense(rows)
     if codec == "lossless":
         return encode_rows(rows)
-    bits = int(codec.removeprefix("levels"))
-    return encode_few_bits(rows, bits, max_dense_bytes=max_frame_bytes)
+    return encode_few_bits(rows, level_bits(codec), max_dense_bytes=max_frame_bytes)
 
 
 def _bounds(block: BlockHeader, vectors: Vectors, *, codec: str, max_frame_bytes: int) -> list[int]:

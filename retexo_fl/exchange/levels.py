@@ -26,6 +26,8 @@ from retexo_fl.units import counted
 #: Widths of a number.
 BITS: Final = (8, 4, 2)
 _SCALE_BYTES: Final = 2
+#: Rows that are rounded in one go: scratch arrays are of eight bytes a value.
+_ROWS_PER_BATCH: Final = 1024
 _SIGN: Final = np.uint16(0x8000)
 #: Odd constants of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, figure 17).
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -43,20 +45,32 @@ def encode_levels(rows: npt.NDArray[Any], bits: int) -> bytes:
     Raises:
         LocalProtocolError: A value is too large for float32.
     """
-    scales = _scales(rows)
-    is_signed = (rows < 0).any(axis=1)
-    most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
-    steps = _steps(scales, most)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = np.where(steps[:, None] > 0, rows / steps[:, None], 0.0)
-    numbers = np.floor(scaled + _drawn(rows))
-    numbers = np.clip(numbers, np.where(is_signed, -most, 0)[:, None], most[:, None])
-    codes = (numbers + np.where(is_signed, most, 0)[:, None]).astype(np.uint8)
-    table = np.empty((len(rows), _SCALE_BYTES + packed_bytes(rows.shape[1], bits)), np.uint8)
-    marked = scales | np.where(is_signed, _SIGN, np.uint16(0))
-    table[:, :_SCALE_BYTES] = marked.astype("<u2")[:, None].view(np.uint8)
-    table[:, _SCALE_BYTES:] = pack(codes, bits)
-    return table.tobytes()
+    return level_table(rows, bits).tobytes()
+
+
+def level_table(rows: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
+    """Return the bytes of each of (n, w) rows: (n, ``level_bytes(1, w, bits)``).
+
+    Raises:
+        LocalProtocolError: A value is too large for float32.
+    """
+    table = np.empty((len(rows), level_bytes(1, rows.shape[1], bits)), np.uint8)
+    for first in range(0, len(rows), _ROWS_PER_BATCH):
+        some = rows[first : first + _ROWS_PER_BATCH]
+        scales = _scales(some)
+        is_signed = (some < 0).any(axis=1)
+        most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
+        steps = _steps(scales, most)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.where(steps[:, None] > 0, some / steps[:, None], 0.0)
+        numbers = np.floor(scaled + _drawn(some))
+        numbers = np.clip(numbers, np.where(is_signed, -most, 0)[:, None], most[:, None])
+        codes = (numbers + np.where(is_signed, most, 0)[:, None]).astype(np.uint8)
+        marked = scales | np.where(is_signed, _SIGN, np.uint16(0))
+        part = table[first : first + _ROWS_PER_BATCH]
+        part[:, :_SCALE_BYTES] = marked.astype("<u2")[:, None].view(np.uint8)
+        part[:, _SCALE_BYTES:] = pack(codes, bits)
+    return table
 
 
 def decode_levels(
@@ -71,17 +85,20 @@ def decode_levels(
     expected = level_bytes(num_rows, width, bits)
     if data.size != expected:
         raise RemoteProtocolError(f"levels take {counted(data.size, 'byte')}, expected {expected}")
-    table = data.reshape(num_rows, -1)
-    marked = np.ascontiguousarray(table[:, :_SCALE_BYTES]).view("<u2")[:, 0].astype(np.uint16)
-    is_signed, scales = (marked & _SIGN) != 0, marked & ~_SIGN
-    if not np.isfinite(_floats(scales)).all():
-        raise RemoteProtocolError("a row's scale is NaN or infinity, expected a finite one")
-    most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
-    codes = unpack(table[:, _SCALE_BYTES:], width, bits).astype(np.int64)
-    numbers = codes - np.where(is_signed, most, 0)[:, None]
-    if (numbers > most[:, None]).any():
-        raise RemoteProtocolError("a level is above the highest of its row")
-    rows: npt.NDArray[Any] = (numbers * _steps(scales, most)[:, None]).astype(dtype)
+    rows = np.empty((num_rows, width), dtype)
+    table = data.reshape(num_rows, level_bytes(1, width, bits))
+    for first in range(0, num_rows, _ROWS_PER_BATCH):
+        some = table[first : first + _ROWS_PER_BATCH]
+        marked = np.ascontiguousarray(some[:, :_SCALE_BYTES]).view("<u2")[:, 0].astype(np.uint16)
+        is_signed, scales = (marked & _SIGN) != 0, marked & ~_SIGN
+        if not np.isfinite(_floats(scales)).all():
+            raise RemoteProtocolError("a row's scale is NaN or infinity, expected a finite one")
+        most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
+        codes = unpack(some[:, _SCALE_BYTES:], width, bits).astype(np.int64)
+        numbers = codes - np.where(is_signed, most, 0)[:, None]
+        if (numbers > most[:, None]).any():
+            raise RemoteProtocolError("a level is above the highest of its row")
+        rows[first : first + _ROWS_PER_BATCH] = numbers * _steps(scales, most)[:, None]
     return rows
 
 

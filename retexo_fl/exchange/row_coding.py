@@ -111,6 +111,11 @@ def row_codec(codec: str, bits: int) -> str:
     return codec if bits not in LEVELS else f"levels{bits}"
 
 
+def level_bits(codec: str) -> int:
+    """Return the bits of a level under a codec that has levels."""
+    return int(codec.removeprefix("levels"))
+
+
 def column_dtype(width: int) -> np.dtype[Any]:
     """Return the dtype of column numbers on the wire."""
     return np.dtype("<u2" if width <= _U16_COLUMNS else "<u4")

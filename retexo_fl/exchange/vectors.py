@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -46,11 +47,16 @@ def count_nonzeros(vectors: Vectors) -> Integers:
         per_row: Integers = np.diff(vectors.indptr).astype(np.int64)
         return per_row
     counts = np.zeros(len(vectors), dtype=np.int64)
+    for first, end in row_batches(vectors):
+        counts[first:end] = np.count_nonzero(nonzero_mask(vectors[first:end]), axis=1)
+    return counts
+
+
+def row_batches(vectors: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield first and end of rows that are looked at in one go: of none, nothing."""
     step = max(1, _CHUNK_VALUES // vectors.shape[1])
     for first in range(0, len(vectors), step):
-        chunk = vectors[first : first + step]
-        counts[first : first + step] = np.count_nonzero(nonzero_mask(chunk), axis=1)
-    return counts
+        yield first, min(first + step, len(vectors))
 
 
 def make_csr(
@@ -134,11 +140,22 @@ def check_vectors(vectors: Vectors, header: BlockHeader) -> Vectors:
             f"vectors are {vectors.dtype} {vectors.shape}, expected {header.dtype} "
             f"({header.num_vectors}, {header.width})"
         )
+    return checked_rows(vectors)
+
+
+def checked_rows(vectors: Vectors) -> Vectors:
+    """Check that vectors can be sent.
+
+    Returns:
+        The vectors, without explicit zeros (+0.0) if they are CSR.
+
+    Raises:
+        LocalProtocolError: As :func:`check_vectors`.
+    """
     if isinstance(vectors, sp.csr_array):
         return _checked_csr(vectors)
-    step = max(1, _CHUNK_VALUES // header.width)
-    for first in range(0, len(vectors), step):
-        finite = np.isfinite(vectors[first : first + step])
+    for first, end in row_batches(vectors):
+        finite = np.isfinite(vectors[first:end])
         if not finite.all():
             row = first + int(np.argmin(finite.all(axis=1)))
             raise LocalProtocolError(f"vector {row} holds NaN or infinity, expected finite values")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.channels import Channel, MemoryChannel, SharingChannel, SpoolChannel
 from retexo_fl.client.api import ClientApi
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_handlers import build_client_app, in_simulation
@@ -90,7 +90,10 @@ def make_channel(network: VirtualNetwork | None, folder: Path | None = None) -> 
         network: From :func:`make_network`.
         folder: Keeps the blocks, in place of memory.
     """
-    kept = MemoryChannel() if folder is None else SpoolChannel(folder / "spool")
+    if folder is not None:
+        kept: Channel = SpoolChannel(folder / "spool")
+    else:
+        kept = SharingChannel() if network is None else MemoryChannel()
     return kept if network is None else ModelledChannel(kept, network)
 
 

@@ -36,6 +36,9 @@ class ModelledChannel:
         """See :class:`~retexo_fl.channels.base.Channel`."""
         return self._channel.senders(job, layer, weights_digest, receiver=receiver)
 
+    def pile(self, job: str, layer: int, weights_digest: bytes) -> None:
+        """See :class:`~retexo_fl.channels.base.Channel`; blocks cross."""
+
     def forget_job(self, job: str, client: int) -> None:
         """See :class:`~retexo_fl.channels.base.Channel`."""
         self._channel.forget_job(job, client)

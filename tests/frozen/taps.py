@@ -19,6 +19,7 @@ import pytest
 from flwr.app import Array, Message, RecordDict
 
 from retexo_fl.channels import BlockKey, MemoryChannel, SpoolChannel
+from retexo_fl.exchange.shared_rows import RowPile, SharedRows
 from retexo_fl.federation import checkpoints
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.fickle_training import node_of
@@ -81,6 +82,7 @@ def tapped(seed: str) -> Iterator[Tap]:
             _tap_grid(patch, grid, tap)
         for channel in _CHANNELS:
             _tap_channel(patch, channel, tap)
+        _tap_pile(patch, tap)
         patch.setattr(os, "urandom", drawn.bytes)
         patch.setattr(secrets, "token_hex", lambda size: drawn.bytes(size).hex())
         # Every round is kept, however short: a resume goes on where the message was not sent.
@@ -126,6 +128,21 @@ def _tap_channel(patch: pytest.MonkeyPatch, channel: Any, tap: Tap) -> None:
         return moved
 
     patch.setattr(channel, "send_block", send_block)
+
+
+def _tap_pile(patch: pytest.MonkeyPatch, tap: Tap) -> None:
+    """Note rows that are shared in this process as the blocks that they stand for."""
+    add = RowPile.add
+
+    def added(self: RowPile, shared: SharedRows) -> list[int]:
+        fresh = add(self, shared)
+        for receiver in fresh:
+            content = b"".join(shared.encoded(receiver).frames)
+            noted = shared.sender, receiver, self.layer, len(content), _digest(content)
+            tap.blocks.append(noted)
+        return fresh
+
+    patch.setattr(RowPile, "add", added)
 
 
 class _Drawn:

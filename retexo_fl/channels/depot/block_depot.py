@@ -112,6 +112,9 @@ class BlockDepot:
         with self._changed:
             return self._inbox.senders(job, layer, weights_digest)
 
+    def pile(self, job: str, layer: int, weights_digest: bytes) -> None:
+        """See :class:`~retexo_fl.channels.base.Channel`; peers are in other processes."""
+
     def forget_job(self, job: str, client: int) -> None:
         """Drop a job's blocks of both directions and its gate; other clients' are not here.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retexo_fl.channels import MemoryChannel, SpoolChannel
+from retexo_fl.channels import Channel, MemoryChannel, SharingChannel, SpoolChannel
 from retexo_fl.client.api import (
     CollectRequest,
     EvaluateRequest,
@@ -39,8 +39,17 @@ def parts() -> list[GraphPartition]:
     return make_parts(CONFIG)
 
 
-def pair(parts: list[GraphPartition], config: RunConfig = CONFIG) -> list[LazyClient]:
-    channel = MemoryChannel()
+@pytest.fixture(params=[MemoryChannel, SharingChannel])
+def channel(request: pytest.FixtureRequest) -> Channel:
+    """Clients do not know which one they have."""
+    made: Channel = request.param()
+    return made
+
+
+def pair(
+    parts: list[GraphPartition], config: RunConfig = CONFIG, channel: Channel | None = None
+) -> list[LazyClient]:
+    channel = channel or MemoryChannel()
     return [
         LazyClient(part, config, job="job-1", channel=channel, store=MemoryStore())
         for part in parts
@@ -67,8 +76,8 @@ def test_hello_tells_sizes(parts: list[GraphPartition]) -> None:
     assert answers[0].vectors_out == answers[1].vectors_in > 0
 
 
-def test_publishing_again_moves_nothing(parts: list[GraphPartition]) -> None:
-    client = pair(parts)[0]
+def test_publishing_again_moves_nothing(parts: list[GraphPartition], channel: Channel) -> None:
+    client = pair(parts, channel=channel)[0]
     first = client.publish(PublishRequest(ticket=FIRST))
     again = client.publish(PublishRequest(ticket=FIRST))
     assert first.traffic.boundary.payload > 0
@@ -76,8 +85,10 @@ def test_publishing_again_moves_nothing(parts: list[GraphPartition]) -> None:
     assert again.vectors == first.vectors
 
 
-def test_collect_says_what_is_missing_until_it_is_there(parts: list[GraphPartition]) -> None:
-    one, other = pair(parts)
+def test_collect_says_what_is_missing_until_it_is_there(
+    parts: list[GraphPartition], channel: Channel
+) -> None:
+    one, other = pair(parts, channel=channel)
     one.publish(PublishRequest(ticket=FIRST))
     waiting = one.collect(CollectRequest(ticket=FIRST))
     assert (waiting.complete, waiting.missing_peers) == (False, 1)
@@ -99,9 +110,10 @@ def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> N
     np.testing.assert_array_equal(updates[0].update_sum, updates[1].update_sum)
 
 
-def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]) -> None:
+def test_vectors_of_another_partitioning_are_refused(
+    parts: list[GraphPartition], channel: Channel
+) -> None:
     other = make_parts(make_config({"clients": 2, "seed": 1}))
-    channel = MemoryChannel()
     mixed = [
         LazyClient(part, CONFIG, job="job-1", channel=channel, store=MemoryStore())
         for part in (parts[0], other[1])
@@ -113,10 +125,10 @@ def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]
 
 
 def test_an_edge_listed_by_one_end_is_refused_alike_by_both(
-    parts: list[GraphPartition],
+    parts: list[GraphPartition], channel: Channel
 ) -> None:
     edges = cut_edges(parts[1])
-    clients = pair([parts[0], with_cut_edges(parts[1], edges[1:])])
+    clients = pair([parts[0], with_cut_edges(parts[1], edges[1:])], channel=channel)
     for client in clients:
         client.publish(PublishRequest(ticket=FIRST))
     said = f"client 0 .*{len(edges)} edges .*client 1.* {len(edges) - 1};"
@@ -126,10 +138,10 @@ def test_an_edge_listed_by_one_end_is_refused_alike_by_both(
 
 
 def test_a_client_that_lists_no_edge_refuses_those_of_another(
-    parts: list[GraphPartition],
+    parts: list[GraphPartition], channel: Channel
 ) -> None:
     alone = with_cut_edges(parts[1], [])
-    clients = pair([parts[0], alone])
+    clients = pair([parts[0], alone], channel=channel)
     clients[1].publish(PublishRequest(ticket=FIRST))
     assert clients[1].collect(CollectRequest(ticket=FIRST)).complete
     clients[0].publish(PublishRequest(ticket=FIRST))
