@@ -170,7 +170,7 @@ def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
     """Return which of the keys that were chosen leave the default profile, in their order.
 
     Each key says so where it is declared (:attr:`~retexo_fl.config.keys.KeyInfo.lean`): it was
-    found to be as accurate as 100 rounds of Adam for each of two layers with the others.
+    found to be as accurate as 100 rounds of Adam for each layer with the others.
     """
     return tuple(
         key for key in key_infos() if key in chosen and not _goes_with_default(key, chosen[key])

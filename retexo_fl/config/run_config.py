@@ -207,7 +207,7 @@ class RunConfig:
         lean=("gcn", "sage"),
     )
     layers: int = whole(
-        2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2,)
+        2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2, 3)
     )
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536, lean=ANY)
     heads: int = whole(

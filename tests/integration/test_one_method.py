@@ -105,7 +105,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         # The method.
         "algorithm": Tried("drop", LEFT),
         "model": Tried("gat", LEFT),
-        "layers": Tried(3, LEFT),
+        "layers": Tried(4, LEFT),
         "optimizer": Tried("adam", LEFT),
         "learning-rate": Tried(0.1, LEFT),
         "dropout": Tried(0.5, LEFT),

@@ -99,7 +99,8 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
         ((), "lean"),
         (("--model", "gcn", "--partitioner", "louvain", "--seed", "3"), "lean"),
         (("--model", "gat"), "retexo"),
-        (("--layers", "3"), "retexo"),
+        (("--layers", "3"), "lean"),
+        (("--layers", "4"), "retexo"),
         (("--algorithm", "standard"), "end-to-end"),
         (("--learning-rate", "0.1"), "retexo"),
         # What lean training has itself, or where it leaves room.

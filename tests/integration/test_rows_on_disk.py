@@ -63,7 +63,8 @@ def test_a_run_that_exceeds_its_budget_goes_to_disk_and_says_so(
 ) -> None:
     keys = {"dataset": "synthetic:nodes=12000,degree=20,features=64", "clients": 6, "layers": 3}
     keys |= {"hidden": 128, "rounds": 1, "model": "gcn"}
-    options = [word for key, value in keys.items() for word in (f"--{key}", str(value))]
+    options = ["--profile", "retexo"]
+    options += [word for key, value in keys.items() for word in (f"--{key}", str(value))]
     size = GraphSize.foreseen(make_config(keys))
     assert size is not None
     usual, small = (
