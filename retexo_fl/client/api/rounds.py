@@ -14,6 +14,8 @@ from retexo_fl.ledger import PeerTraffic
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
+#: Of a count among them.
+_COUNT_BYTES: Final = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +25,28 @@ class SparseSums:
     Attributes:
         length: How many there are.
         places: Those that are not zero, ascending; empty where all are given.
-        values: Of these places.
+        values: Of these places; empty where ``counts`` are.
+        counts: The same where all are whole numbers from 0 to 2^32 - 1, in little endian: each
+            takes the least of one, two and four bytes that the largest needs.
     """
 
     length: int = 0
     places: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
+    counts: bytes | None = None
 
     @classmethod
     def of(cls, sums: np.ndarray) -> Self:
         """Take (k,) float64 sums."""
         places = np.flatnonzero(sums)
-        if 2 * len(places) >= len(sums):
-            return cls(length=len(sums), values=tuple(sums.tolist()))
-        values = tuple(sums[places].tolist())
-        return cls(length=len(sums), places=tuple(places.tolist()), values=values)
+        is_dense = 2 * len(places) >= len(sums)
+        given = sums if is_dense else sums[places]
+        at = () if is_dense else tuple(places.tolist())
+        is_count = (given >= 0) & (given < 2**32) & (given == np.floor(given))
+        if not is_count.all() or not len(given):
+            return cls(length=len(sums), places=at, values=tuple(given.tolist()))
+        width = next(w for w in _COUNT_BYTES if given.max() < 256**w)
+        return cls(length=len(sums), places=at, counts=given.astype(f"<u{width}").tobytes())
 
     def array(self) -> np.ndarray:
         """Return the (k,) float64 sums.
@@ -50,15 +59,27 @@ class SparseSums:
         sums = np.zeros(self.length)
         places = np.asarray(self.places, np.int64) if self.places else np.arange(self.length)
         # Nothing at all is as short as no places.
-        values = np.asarray(self.values) if self.values or self.places else sums
+        is_given = self.counts is not None or self.values or self.places
+        values = self._given(len(places)) if is_given else sums
         in_order = (np.diff(places) > 0).all() and (not len(places) or places[-1] < self.length)
         if len(values) != len(places) or not in_order:
             raise RemoteProtocolError(
-                f"{len(self.values)} sums at {len(self.places)} of {self.length} places; expected "
+                f"{len(values)} sums at {len(self.places)} of {self.length} places; expected "
                 "one for each place, in ascending order"
             )
         sums[places] = values
         return sums
+
+    def _given(self, places: int) -> np.ndarray:
+        if self.counts is None:
+            return np.asarray(self.values)
+        width, beyond = divmod(len(self.counts), max(places, 1))
+        if self.values or beyond or width not in _COUNT_BYTES:
+            raise RemoteProtocolError(
+                f"{len(self.values)} sums and {len(self.counts)} bytes of counts at {places} "
+                "places; expected either, of counts one, two or four bytes for each place"
+            )
+        return np.frombuffer(self.counts, f"<u{width}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,5 +70,5 @@ def test_right_nodes_are_counted_by_use() -> None:
     )
     assert counted["accuracy"] == expected
     # Hits, predictions and nodes by class: one is of class 2, and predicted as 0.
-    sums = SparseSums(length=18, places=(6, 14), values=(1.0, 1.0))
+    sums = SparseSums(length=18, places=(6, 14), counts=bytes([1, 1]))
     assert counted["macro-f1"] == replace(expected, validation_metric=sums)
