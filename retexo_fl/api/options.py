@@ -133,6 +133,10 @@ class Options(TypedDict, total=False):
     over neighbours, which clients add up once; rounds, optimizer and dropout then do nothing
     (for gcn and sage).
     """
+    ridge_penalty: Literal["gcv", "validation"] | None
+    """How the penalty of ridge regression is chosen: by generalised cross-validation of the
+    train nodes (gcv), or by the squared error on validation nodes.
+    """
     warm_start: bool | None
     """A stage's classifier starts as the head of the stage before."""
     candidates: Literal["none", "own-row", "few-blocks", "auto"] | None
@@ -394,6 +398,7 @@ class SweepOptions(TypedDict, total=False):
     basis_bits: Literal[32, 8, 4] | Sequence[Literal[32, 8, 4]] | None
     patience: int | Sequence[int] | None
     solver: Literal["rounds", "ridge"] | Sequence[Literal["rounds", "ridge"]] | None
+    ridge_penalty: Literal["gcv", "validation"] | Sequence[Literal["gcv", "validation"]] | None
     warm_start: bool | Sequence[bool] | None
     candidates: (
         Literal["none", "own-row", "few-blocks", "auto"]
@@ -521,6 +526,7 @@ def every_key(  # noqa: PLR0913
     basis_bits: Any = 32,
     patience: Any = 0,
     solver: Any = "rounds",
+    ridge_penalty: Any = "gcv",
     warm_start: Any = False,
     candidates: Any = "none",
     optimizer: Any = "adam",

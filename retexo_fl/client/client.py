@@ -166,6 +166,12 @@ class GraphClient(Answering):
     def _label_sums(self) -> tuple[float, ...]:
         return self._made.label_sums(self.part.train_labels)
 
+    def _judging_nodes(self) -> np.ndarray:
+        """Return the validation nodes whose products with each other may be added up."""
+        nodes = self.part.nodes.validation
+        is_few = len(nodes) < self.least_validation and not self._sealing.tells_sums_alone
+        return nodes[:0] if is_few else nodes
+
     # ---- masked sums ------------------------------------------------------------------------
 
     def end(self, request: EndRequest) -> EndAnswer:

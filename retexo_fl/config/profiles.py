@@ -39,6 +39,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
         "one-shot": MappingProxyType(
             {
                 "solver": "ridge",
+                "ridge-penalty": "validation",
                 "basis": "supervised",
                 "basis-rows": "sums",
                 "basis-blocks": 2,

@@ -262,6 +262,13 @@ class RunConfig:
         *("rounds", "ridge"),
         lean=OWN,
     )
+    ridge_penalty: str = one_of(
+        "gcv",
+        "How the penalty of ridge regression is chosen: by generalised cross-validation of the "
+        "train nodes (gcv), or by the squared error on validation nodes.",
+        *("gcv", "validation"),
+        lean=ANY,
+    )
     warm_start: bool = switch(
         "A stage's classifier starts as the head of the stage before.", lean=OWN
     )

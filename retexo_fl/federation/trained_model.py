@@ -70,6 +70,7 @@ class TrainedModel:
             "chooses_basis",
             "sends_layer_inputs",
             "passes_sums",
+            "validates_penalty",
             "edge_features",
             "link_head",
             "is_weightless",

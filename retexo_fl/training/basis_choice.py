@@ -14,10 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.graph.features import Features
 from retexo_fl.layers.named import layer_class
-from retexo_fl.training.judging import indicators
-from retexo_fl.training.ridge import gram_sums, gram_values, least_error
+from retexo_fl.training.ridge import judged_values, validated_fit
 from retexo_fl.training.stage_model import ModelShape
 
 #: Of which rows a basis may be, in the order in which both are told.
@@ -42,43 +40,17 @@ def read_width(shape: ModelShape) -> int:
 
 
 def choice_values(shape: ModelShape) -> int:
-    """Return how many values a client tells of both kinds."""
-    return len(KINDS) * (2 * gram_values(read_width(shape), shape.classes) + 1)
+    """Return how many values a client tells of both kinds: :func:`.judged_sums` of each."""
+    return len(KINDS) * judged_values(read_width(shape), shape.classes)
 
 
-def choice_sums(
-    train: tuple[Features, np.ndarray], validation: tuple[Features, np.ndarray], classes: int
-) -> np.ndarray:
-    """Return a client's sums of one kind, flat, float64.
-
-    Args:
-        train: (n, D) rows of train nodes, and their labels.
-        validation: The same of validation nodes.
-        classes: C.
-    """
-    squares = np.square(indicators(validation[1], classes)).sum()
-    return np.concatenate([gram_sums(*train, classes), gram_sums(*validation, classes), [squares]])
-
-
-def choice_errors(sums: np.ndarray, shape: ModelShape) -> tuple[float, ...]:
-    """Return the least squared error a validation node of each kind.
-
-    Nothing without such nodes, or without train nodes.
+def choice_errors(sums: np.ndarray, shape: ModelShape) -> tuple[float | None, ...]:
+    """Return the least squared error a validation node of each kind; None without such nodes.
 
     Args:
         sums: (:func:`choice_values`,) of all clients.
         shape: Of the model.
     """
     width, classes = read_width(shape), shape.classes
-    size = gram_values(width, classes)
-    # Of each sum of products, the place of the number of nodes.
-    count = size - (width + 1) * classes - 1
-    found = []
-    for of_kind in np.split(sums, len(KINDS)):
-        train, validation, squares = np.split(of_kind, [size, 2 * size])
-        if min(train[count], validation[count]) < 1:
-            return ()
-        found.append(
-            least_error(train, validation, float(squares[0]), width=width, classes=classes)
-        )
-    return tuple(found)
+    found = (validated_fit(s, width=width, classes=classes) for s in np.split(sums, len(KINDS)))
+    return tuple(error for _, error in found)

@@ -19,9 +19,9 @@ from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
 from retexo_fl.training.candidates import candidates_of
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
-from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
+from retexo_fl.training.ridge import MASKED_GRAM_BITS
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import Forecast, masked_update_bytes
+from retexo_fl.training.volume import Forecast, masked_update_bytes, solved_values
 
 #: By client, how many nodes, or with task ``links`` edges, it has of each use.
 Counts: TypeAlias = Mapping[int, Mapping[str, int]]
@@ -270,11 +270,7 @@ class _Messages:
             stage=last,
             purpose="gram",
             clients=self._everyone,
-            up=(
-                self._summed(
-                    gram_values(shape.read_width, shape.classes), 32, masked_bits=MASKED_GRAM_BITS
-                ),
-            ),
+            up=(self._summed(solved_values(shape), 32, masked_bits=MASKED_GRAM_BITS),),
             training=frozenset(self._everyone),
         )
         yield from self._after_exchange(made_by, products)

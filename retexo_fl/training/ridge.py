@@ -7,8 +7,9 @@ Y as (n, C) indicators, A = [z | 1], every client adds up its own nodes' part of
 
 From their sums the server knows mean, covariance and class means of all train nodes, so it
 minimises ``|Y - z W - b|^2 + penalty |W|^2`` as if it held the rows. The penalty is the one of a
-fixed row of candidates with the least generalised cross-validation, which needs no other node, so
-no client is asked again.
+fixed row of candidates with the least generalised cross-validation, which needs no other node; or,
+where clients add up the same of their validation nodes, with the least squared error on these. No
+client is asked again.
 
 Source: Hoerl and Kennard, Technometrics 12 (1970); Golub, Heath and Wahba, Technometrics 21 (1979),
 equation 1.4, for the penalty.
@@ -55,6 +56,33 @@ def gram_sums(rows: Features, labels: np.ndarray, classes: int) -> np.ndarray:
     return np.concatenate([upper, (beside.T @ indicators(labels, classes)).reshape(-1)])
 
 
+def judged_values(width: int, classes: int) -> int:
+    """Return how many values :func:`judged_sums` has."""
+    return 2 * gram_values(width, classes) + 1
+
+
+def judged_sums(
+    train: tuple[Features, np.ndarray], validation: tuple[Features, np.ndarray], classes: int
+) -> np.ndarray:
+    """Return a client's sums over its train nodes, over its validation nodes, and their ``|Y|^2``.
+
+    Args:
+        train: (n, D) rows of train nodes, and their labels.
+        validation: The same of validation nodes.
+        classes: C.
+
+    Returns:
+        (:func:`judged_values`,) float64.
+    """
+    squares = np.square(indicators(validation[1], classes)).sum()
+    return np.concatenate([gram_sums(*train, classes), gram_sums(*validation, classes), [squares]])
+
+
+def _cuts(width: int, classes: int) -> list[int]:
+    size = gram_values(width, classes)
+    return [size, 2 * size]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RidgeFit:
     """What was fitted.
@@ -76,30 +104,34 @@ def fit(sums: np.ndarray, *, width: int, classes: int) -> RidgeFit:
     return solved.fit(min(_PENALTIES, key=solved.cross_validation))
 
 
-def least_error(
-    train: np.ndarray, validation: np.ndarray, squares: float, *, width: int, classes: int
-) -> float:
-    """Return the least squared error on validation nodes of what train nodes give, a node.
-
-    Least among all penalties. Of weights W with their biases it is ``|Y|^2 - 2 W.B + W.G W``.
+def validated_fit(
+    sums: np.ndarray, *, width: int, classes: int
+) -> tuple[RidgeFit | None, float | None]:
+    """Fit by train nodes the weights that explain the labels of validation nodes best.
 
     Args:
-        train: (:func:`gram_values`,) summed sums of train nodes.
-        validation: The same of validation nodes, of which there is one at least.
-        squares: ``|Y|^2`` of validation nodes.
+        sums: (:func:`judged_values`,) summed sums.
         width: D.
         classes: C.
-    """
-    solved = _Solved.of(train, width, classes)
-    gram, products = _unpacked(validation.astype(np.float64), width, classes)
 
-    def error(penalty: float) -> float:
-        found = solved.fit(penalty)
+    Returns:
+        The fit, and its squared error a validation node: of weights W with their biases
+        ``|Y|^2 - 2 W.B + W.G W``. Nothing without nodes to fit or to judge.
+    """
+    train, validation, squares = np.split(sums.astype(np.float64), _cuts(width, classes))
+    gram, products = _unpacked(validation, width, classes)
+    count = float(gram[width, width])
+    if min(count, _unpacked(train, width, classes)[0][width, width]) < 1:
+        return None, None
+    solved = _Solved.of(train, width, classes)
+
+    def error(found: RidgeFit) -> float:
         weights = np.vstack([found.weight, found.bias])
         explained = 2.0 * float(np.sum(weights * products))
-        return squares - explained + float(np.sum(weights * (gram @ weights)))
+        return float(squares[0]) - explained + float(np.sum(weights * (gram @ weights)))
 
-    return min(map(error, _PENALTIES)) / float(gram[width, width])
+    best = min(map(solved.fit, _PENALTIES), key=error)
+    return best, error(best) / count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -52,6 +52,8 @@ class ModelShape:
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         passes_sums: Layers before the last have no weights, and pass on what they read.
+        validates_penalty: The last layer is solved for with the penalty that validation nodes
+            choose.
         edge_features: A, attributes of each edge; 0 for layers that read none.
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
@@ -72,6 +74,7 @@ class ModelShape:
     chooses_basis: bool = False
     sends_layer_inputs: bool = False
     passes_sums: bool = False
+    validates_penalty: bool = False
     edge_features: int = 0
     is_weightless: bool = False
     link_head: str = ""
@@ -116,6 +119,7 @@ class ModelShape:
                 config.row_bits < 32 and effective_plan(config) == "rows" and not solves
             ),
             passes_sums=solves,
+            validates_penalty=solves and config.ridge_penalty == "validation",
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             is_weightless=is_weightless,
             link_head=objective.link_head,

@@ -25,7 +25,7 @@ from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
-from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values, judged_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
 #: Of what names an agreement.
@@ -183,6 +183,13 @@ def comparison_values(shape: ModelShape) -> tuple[int, int]:
     if not shape.chooses_basis:
         return 0, 0
     return choice_values(shape), len(KINDS) * shape.features * (1 + probe_width(shape))
+
+
+def solved_values(shape: ModelShape) -> int:
+    """Return how many values each client tells for the last layer, where that is solved for."""
+    if shape.validates_penalty:
+        return judged_values(shape.read_width, shape.classes)
+    return gram_values(shape.read_width, shape.classes)
 
 
 class Forecast(ABC):
@@ -431,8 +438,7 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     # Nodes and right ones; loss.
     judged = Beside(counts=2, wide=1) + size.metric
     if shape.passes_sums:
-        products = gram_values(shape.read_width, shape.classes)
-        numbers_bytes = Ring(MASKED_GRAM_BITS).size(products)
+        numbers_bytes = Ring(MASKED_GRAM_BITS).size(solved_values(shape))
         yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(validating, judged)
     trained = [

@@ -111,6 +111,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "dropout": Tried(0.5, LEFT),
         "basis": Tried("none", LEFT),
         "solver": Tried("ridge", LEFT),
+        "ridge-penalty": Tried("validation", LEAN),
         "warm-start": Tried(False, LEFT),
         "candidates": Tried("none", SAME),
         "local-steps": Tried(2, LEFT),

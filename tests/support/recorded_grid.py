@@ -109,8 +109,8 @@ def keys_of(cell: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of a cell's training, without those of its place; a profile's with it."""
     chosen = dict(cell)
     profile = profile_values(chosen.pop("profile", "retexo"))
-    # So many rounds as the others; nothing is trained that the record does not know.
-    left_out = {"rounds", "candidates"}
+    # So many rounds as the others; nothing is trained, or chosen, that the record does not know.
+    left_out = {"rounds", "candidates", "ridge-penalty"}
     of_profile = {key.replace("-", "_"): v for key, v in profile.items() if key not in left_out}
     return KEYS | of_profile | chosen
 

@@ -228,7 +228,7 @@ class ChoiceRequest(Request["ChoiceAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceAnswer:
-    """Sums over train and validation nodes as :func:`.choice_sums` has them; how many train."""
+    """Of each basis :func:`.judged_sums`, flat, and how many train nodes there are."""
 
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))
@@ -247,7 +247,10 @@ class GramRequest(Request["GramAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GramAnswer:
-    """Sums over train nodes, flat, as :func:`.gram_sums` has them, and how many there are."""
+    """Sums over train nodes as :func:`.gram_sums` has them, flat; how many these are.
+
+    With ``ridge-penalty validation`` as :func:`.judged_sums` has them.
+    """
 
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))

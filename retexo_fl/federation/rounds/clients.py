@@ -81,6 +81,11 @@ class Clients:
         """What no client has more train nodes than: under masks, those of a cohort."""
         return max(hello.train for hello in self.counted.values())
 
+    @property
+    def most_judged(self) -> int:
+        """What no client has more nodes of than for training, or for validation."""
+        return max(max(hello.train, hello.validation) for hello in self.counted.values())
+
     def able(self, among: Iterable[int], behind: Collection[int]) -> list[int]:
         """Return those of whom answers count while some clients cannot answer.
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import LAZY_PROFILES
 from retexo_fl.training.effective_plan import effective_plan
-from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
     Forecast,
@@ -20,6 +19,7 @@ from retexo_fl.training.volume import (
     comparison_values,
     item_bytes,
     parameters_by_stage,
+    solved_values,
 )
 from retexo_fl.units import format_counted
 
@@ -52,7 +52,7 @@ class LazyForecast(Forecast):
         updates = sum(r * p for r, p in stages)
         grams = 0
         if shape.passes_sums:
-            grams = size.clients * gram_values(shape.read_width, shape.classes)
+            grams = size.clients * solved_values(shape)
         beyond = size.validation_clients * sum(parameters)
         beyond += size.validation_clients * sum(p for rounds, p in again if rounds)
         beyond += size.clients * sum(parameters[:-1])

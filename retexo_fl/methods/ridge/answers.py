@@ -9,7 +9,8 @@ from retexo_fl.client.client import GraphClient
 from retexo_fl.client.stage_rows import read_rows
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.layers.base import StageInput
-from retexo_fl.training.ridge import gram_sums, gram_values
+from retexo_fl.training.ridge import gram_sums, judged_sums
+from retexo_fl.training.volume import solved_values
 
 
 class RidgeClient(GraphClient):
@@ -27,11 +28,16 @@ class RidgeClient(GraphClient):
         inputs = self.crossing.stage_input(ticket.stage, ticket.weights_digest)
         self._enter(request)
         answer = self._sealing.computed(lambda: self._gram_sums(ticket.stage, inputs))
-        size = gram_values(self.shape.read_width, self.shape.classes)
+        size = solved_values(self.shape)
         return self._sealing.answered(request, answer, size=size)
 
     def _gram_sums(self, stage: int, inputs: StageInput) -> GramAnswer:
-        train = self.part.nodes.train
-        rows = read_rows(self.shape, stage, inputs)[train]
-        sums = gram_sums(rows, np.asarray(self.part.nodes.labels[train]), self.shape.classes)
+        train, classes = self.part.nodes.train, self.shape.classes
+        rows, labels = read_rows(self.shape, stage, inputs), self.part.nodes.labels
+        of_train = rows[train], np.asarray(labels[train])
+        if self.shape.validates_penalty:
+            judging = self._judging_nodes()
+            sums = judged_sums(of_train, (rows[judging], np.asarray(labels[judging])), classes)
+        else:
+            sums = gram_sums(*of_train, classes)
         return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))

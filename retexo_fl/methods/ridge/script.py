@@ -25,8 +25,9 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.training import Script, Training
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.methods.pieces.basis.script import find_basis
-from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, fit, gram_values
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, fit, gram_values, validated_fit
 from retexo_fl.training.stage_model import ModelShape, flat_weights
+from retexo_fl.training.volume import solved_values
 
 
 def ridge(training: Training) -> Script:
@@ -59,10 +60,11 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     """
     width, classes = shape.read_width, shape.classes
     training = frozenset(client for client, hello in clients.hellos.items() if hello.has("train"))
-    total = np.zeros(gram_values(width, classes))
+    total = np.zeros(solved_values(shape))
     request = GramRequest(ticket=ticket)
     if isinstance(clients, MaskedClients):
-        terms, most = len(clients.hellos), clients.most_train
+        most = clients.most_judged if shape.validates_penalty else clients.most_train
+        terms = len(clients.hellos)
         step = SharedStep.of_sum(MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
         request = GramRequest(ticket=ticket, steps=step.told)
     answers = yield Ask(
@@ -75,6 +77,10 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     for who, answer in answers:
         check_array(who, answer.sums, len(total))
         total += answer.sums
-    found = fit(total, width=width, classes=classes)
+    found = None
+    if shape.validates_penalty:
+        found, _ = validated_fit(total, width=width, classes=classes)
+    if found is None:
+        found = fit(total[: gram_values(width, classes)], width=width, classes=classes)
     tensors = {"layer.weight": found.weight, "layer.bias": found.bias}
     return flat_weights(shape, ticket.stage, tensors).astype(shape.dtype)

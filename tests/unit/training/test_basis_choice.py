@@ -9,11 +9,11 @@ from sklearn.linear_model import Ridge
 from retexo_fl.config import make_config
 from retexo_fl.training.basis_choice import (
     choice_errors,
-    choice_sums,
     choice_values,
     probe_blocks,
     probe_width,
 )
+from retexo_fl.training.ridge import judged_sums
 from retexo_fl.training.stage_model import ModelShape
 
 RNG = np.random.default_rng(5)
@@ -56,7 +56,7 @@ def test_errors_are_the_least_of_regressions_on_all_rows(kind: str, clients: int
     for one in range(clients):
         train, validation = (np.flatnonzero((owners == one) & u) for u in (is_train, ~is_train))
         told = [
-            choice_sums(
+            judged_sums(
                 (rows[train], labels[train]), (rows[validation], labels[validation]), classes
             )
             for rows in bases
@@ -82,8 +82,8 @@ def test_without_nodes_to_fit_or_to_judge_there_are_no_errors(lacks: str) -> Non
     rows = RNG.normal(size=(NODES, 2 * probe_width(shape)))
     labels = RNG.integers(0, 2, NODES)
     some, none = (rows, labels), (rows[:0], labels[:0])
-    told = choice_sums(*((none, some) if lacks == "train" else (some, none)), 2)
-    assert choice_errors(np.concatenate([told, told]), shape) == ()
+    told = judged_sums(*((none, some) if lacks == "train" else (some, none)), 2)
+    assert choice_errors(np.concatenate([told, told]), shape) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,14 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.linear_model import Ridge
 
-from retexo_fl.training.ridge import fit, gram_sums, gram_values
+from retexo_fl.training.ridge import (
+    fit,
+    gram_sums,
+    gram_values,
+    judged_sums,
+    judged_values,
+    validated_fit,
+)
 
 WIDTH, CLASSES = 6, 3
 
@@ -55,6 +62,30 @@ def test_the_penalty_has_the_least_cross_validation(
     candidates = [10 ** (step / 4 - 6) for step in range(29)]
     assert found.penalty == min(candidates, key=validation)
     assert found.penalty not in (candidates[0], candidates[-1])
+
+
+def test_the_validated_penalty_has_the_least_error_on_other_rows(
+    data: tuple[np.ndarray, np.ndarray],
+) -> None:
+    rows, labels = data
+    train, judged = (rows[:30], labels[:30]), (rows[30:], labels[30:])
+    sums = judged_sums(train, judged, CLASSES)
+    assert len(sums) == judged_values(WIDTH, CLASSES)
+    best, error = validated_fit(sums, width=WIDTH, classes=CLASSES)
+    assert best is not None
+
+    def missed(penalty: float) -> float:
+        scale = float(np.var(train[0], axis=0).sum()) * 30 / WIDTH
+        found = Ridge(alpha=penalty * scale, solver="svd").fit(train[0], np.eye(CLASSES)[train[1]])
+        wrong = found.predict(judged[0]) - np.eye(CLASSES)[judged[1]]
+        return float((wrong**2).sum()) / 60
+
+    candidates = [10 ** (step / 4 - 6) for step in range(29)]
+    assert best.penalty == min(candidates, key=missed)
+    assert error == pytest.approx(missed(best.penalty), rel=1e-9)
+    assert validated_fit(
+        judged_sums(train, (rows[:0], labels[:0]), CLASSES), width=WIDTH, classes=CLASSES
+    ) == (None, None)
 
 
 def test_parts_add_up_to_the_whole_and_sparse_rows_count_alike(

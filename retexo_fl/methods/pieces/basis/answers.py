@@ -25,12 +25,12 @@ from retexo_fl.training.basis import (
 from retexo_fl.training.basis_choice import (
     KINDS,
     PROBE_BLOCKS,
-    choice_sums,
     choice_values,
     probe_width,
 )
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.recipe import objective_of
+from retexo_fl.training.ridge import judged_sums
 
 
 class BasisClient(GraphClient):
@@ -173,9 +173,7 @@ class BasisClient(GraphClient):
     def _choice_sums(
         self, crossed: StageInput, bases: Sequence[Basis], facts: tuple[float, ...]
     ) -> ChoiceAnswer:
-        train, validation = self.part.nodes.train, self.part.nodes.validation
-        if len(validation) < self.least_validation and not self._sealing.tells_sums_alone:
-            validation = validation[:0]
+        train, validation = self.part.nodes.train, self._judging_nodes()
         shape = replace(self.shape, inputs=probe_width(self.shape))
         sums = []
         for basis in bases:
@@ -183,6 +181,6 @@ class BasisClient(GraphClient):
             of_train, of_validation = (
                 (rows[nodes], self._labels(nodes, facts)) for nodes in (train, validation)
             )
-            sums.append(choice_sums(of_train, of_validation, shape.classes))
+            sums.append(judged_sums(of_train, of_validation, shape.classes))
         flat = np.concatenate(sums).astype(self._config.dtype)
         return ChoiceAnswer(sums=flat, examples=len(train))

@@ -219,8 +219,7 @@ class _Asking:
         )
         among = self._having("train", "validation")
         if isinstance(self.clients, MaskedClients):
-            most = max(max(h.train, h.validation) for h in self.clients.counted.values())
-            terms = len(among)
+            most, terms = self.clients.most_judged, len(among)
             step = SharedStep.of_sum(MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
             request = replace(request, steps=step.told)
         answers = yield Ask(
