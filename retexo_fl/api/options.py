@@ -227,8 +227,10 @@ class Options(TypedDict, total=False):
     """Feature rows that a GPU caches: those of largest degree, or the last used; not for gns."""
     devices: str | Sequence[str] | None
     """Devices of a client; GPUs that it does not have are left out."""
-    balance: Literal["dynamic", "static"] | None
-    """Shares of a client's devices: by measured speed (dynamic), or equal (static)."""
+    balance: Literal["dynamic", "static", "equal"] | None
+    """Shares of a client's devices: by measured speed (dynamic), by that of the first epoch
+    (static), or equal (equal).
+    """
     # ---- Exchange ----
     boundary_plan: Literal["rows", "cover", "auto"] | None
     """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
@@ -293,7 +295,7 @@ class MovedOptions(TypedDict, total=False):
     edges: str | Path | None
     features: str | Path | None
     devices: str | Sequence[str] | None
-    balance: Literal["dynamic", "static"] | None
+    balance: Literal["dynamic", "static", "equal"] | None
     missing_peers: Literal["wait", "drop"] | None
     exchange_deadline_s: float | None
     exchange_poll_s: float | None
@@ -450,7 +452,11 @@ class SweepOptions(TypedDict, total=False):
     cache_epochs: int | Sequence[int] | None
     gpu_cache: Literal["degree", "lru"] | Sequence[Literal["degree", "lru"]] | None
     devices: str | Sequence[str] | Sequence[str | Sequence[str]] | None
-    balance: Literal["dynamic", "static"] | Sequence[Literal["dynamic", "static"]] | None
+    balance: (
+        Literal["dynamic", "static", "equal"]
+        | Sequence[Literal["dynamic", "static", "equal"]]
+        | None
+    )
     # ---- Exchange ----
     boundary_plan: (
         Literal["rows", "cover", "auto"] | Sequence[Literal["rows", "cover", "auto"]] | None

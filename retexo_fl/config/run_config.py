@@ -467,9 +467,11 @@ class RunConfig:
     )
     balance: str = one_of(
         "dynamic",
-        "Shares of a client's devices: by measured speed (dynamic), or equal (static).",
+        "Shares of a client's devices: by measured speed (dynamic), by that of the first epoch "
+        "(static), or equal (equal).",
         "dynamic",
         "static",
+        "equal",
         may_change=True,
         lean=ANY,
     )

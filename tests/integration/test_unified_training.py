@@ -128,7 +128,7 @@ def test_a_resumed_training_may_have_other_devices(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", **keys)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", Interrupter(4), **keys)
-    shared = {**keys, "devices": "cpu:2", "balance": "static"}
+    shared = {**keys, "devices": "cpu:2", "balance": "equal"}
     train(tmp_path / "run", **shared, resume=tmp_path / "run")
     assert largest_difference(whole, tmp_path / "run") < 1e-9
     assert children() <= before
@@ -239,7 +239,7 @@ def is_spawned(pid: int) -> bool:
 def test_mini_batches_on_workers_inside_of_rays(tmp_path: Path) -> None:
     """Flower's simulation comes to the sums of one process; its bits: system/test_engines.py."""
     keys: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 3, "dtype": "float64"}
-    keys |= {"algorithm": "drop", "sampler": "shadow", "batch_nodes": 50, "balance": "static"}
+    keys |= {"algorithm": "drop", "sampler": "shadow", "batch_nodes": 50, "balance": "equal"}
     retexo_fl.run(out=tmp_path / "inline", devices="cpu:1", quiet=True, **keys)
     retexo_fl.run(out=tmp_path / "flower", devices="cpu:2", engine="flower", quiet=True, **keys)
     assert largest_difference(tmp_path / "inline", tmp_path / "flower") < 1e-9
@@ -248,7 +248,7 @@ def test_mini_batches_on_workers_inside_of_rays(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_a_killed_training_goes_on_exactly_and_leaves_no_worker(tmp_path: Path) -> None:
     keys = {**SMALL, "sampler": "neighbour", "local_steps": 2, "rounds": 30}
-    keys |= {"devices": "cpu:2", "balance": "static"}
+    keys |= {"devices": "cpu:2", "balance": "equal"}
     run, whole = tmp_path / "run", tmp_path / "whole"
     retexo_fl.run(out=whole, quiet=True, **keys)
     options = [word for k, v in keys.items() for word in (f"--{k.replace('_', '-')}", str(v))]

@@ -35,7 +35,7 @@ def test_both_engines_train_a_graph_of_python_by_the_default_profile(tmp_path: P
 
     keys: dict[str, Any] = {"clients": 3, "hidden": 32, "rounds": 3, "quiet": True}
     keys |= {"model": "gcn", "partitioner": "louvain", "secure-aggregation": "masked"}
-    keys |= {"graph": load_dataset("cora", data_dir=cora_dir()), "balance": "static"}
+    keys |= {"graph": load_dataset("cora", data_dir=cora_dir()), "balance": "equal"}
     inline = retexo_fl.run(out=tmp_path / "inline", devices="cpu:1", **keys)
     keys |= {"devices": "cpu:2", "engine": "flower", "callbacks": [Rounds()]}
     flower = retexo_fl.run(out=tmp_path / "flower", **keys)

@@ -58,7 +58,7 @@ class DevicePlan:
     Attributes:
         devices: The client's.
         client: Index, for its log.
-        balance: ``dynamic`` or ``static``.
+        balance: ``dynamic``, ``static`` or ``equal``.
         objective: Has loss and metric.
         dropout: Rate.
         seed: Of the training.

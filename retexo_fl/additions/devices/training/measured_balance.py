@@ -31,15 +31,15 @@ class MeasuredBalance:
 
         Args:
             num_workers: W.
-            mode: ``dynamic`` or ``static``.
+            mode: ``dynamic``, ``static`` or ``equal``; see :class:`.Balancer`.
             client: Index, for its log.
             unit: What is measured, for its log: ``epoch``, or ``stage=0 round``.
-            speeds: (W,) of any unit; under ``static`` they count for nothing.
+            speeds: (W,) of any unit, for ``dynamic``; others begin with equal parts.
 
         Raises:
             ConfigurationError: The mode is unknown.
         """
-        given = None if mode == "static" else speeds
+        given = speeds if mode == "dynamic" else None
         self._balancer = Balancer(num_workers, mode=mode, speeds=given)
         self._client = client
         self._unit = unit

@@ -53,7 +53,7 @@ class MiniBatches:
         client: Index, for its log.
         local: Steps of a round.
         batch_nodes: Train nodes of a mini-batch.
-        balance: ``dynamic`` or ``static``.
+        balance: ``dynamic``, ``static`` or ``equal``.
         workloads: Folder in which measured workloads are kept; None keeps none.
     """
 

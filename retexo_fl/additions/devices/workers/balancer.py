@@ -2,7 +2,8 @@
 
 Source: Lin, Deng, Prasanna, "A Unified CPU-GPU Protocol for GNN Training" (CF'24), section 4.2. The
 rule is theirs, a device's share is its part of the sum of speeds, with three additions: speeds are
-smoothed, small differences change nothing, and one host decides for all devices.
+smoothed, small differences change nothing, and one host decides for all devices. Their static
+baseline keeps the ratio of one measured epoch.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
 
-BalanceMode = Literal["dynamic", "static"]
-MODES: Final[tuple[str, ...]] = ("dynamic", "static")
+BalanceMode = Literal["dynamic", "static", "equal"]
+MODES: Final[tuple[str, ...]] = ("dynamic", "static", "equal")
 
 #: Least part of the work that any device gets, so that its speed stays known.
 LEAST_RATIO: Final = 0.01
@@ -55,7 +56,7 @@ class Decision:
 
 
 class Balancer:
-    """Ratios of W workers; static ones stay, dynamic ones follow measured speeds."""
+    """Ratios of W workers: of all measured speeds, of the first ones, or of none."""
 
     def __init__(
         self,
@@ -69,7 +70,8 @@ class Balancer:
 
         Args:
             num_workers: W.
-            mode: ``dynamic`` or ``static``.
+            mode: ``dynamic`` follows measured speeds. ``static`` keeps ``speeds``, or, where none
+                are given, those of the first measured epoch. ``equal`` measures nothing.
             speeds: (W,) positive, of any unit.
             dead_band: Expected imbalance up to which ratios stay.
 
@@ -77,7 +79,7 @@ class Balancer:
             ConfigurationError: The mode is unknown, or the speeds are not W positive numbers.
         """
         if mode not in MODES:
-            raise ConfigurationError(f"balance is {mode!r}; expected {' or '.join(MODES)}")
+            raise ConfigurationError(f"balance is {mode!r}; expected {', '.join(MODES)}")
         given = [1.0] * num_workers if speeds is None else list(speeds)
         if len(given) != num_workers or not all(0 < speed < math.inf for speed in given):
             raise ConfigurationError(
@@ -87,6 +89,7 @@ class Balancer:
         self.mode = mode
         self.ratios = _ratios(given)
         self._given = given
+        self._is_settled = mode == "equal" or (mode == "static" and speeds is not None)
         self.decisions: list[Decision] = []
         self._dead_band = dead_band
         self._speeds = [_SmoothedSpeed() for _ in range(num_workers)]
@@ -138,8 +141,9 @@ class Balancer:
 
     def _decided(self) -> tuple[float, ...]:
         known = self.speeds
-        if self.mode == "static" or known is None:
+        if self._is_settled or known is None:
             return self.ratios
+        self._is_settled = self.mode == "static"
         expected = [ratio / speed for ratio, speed in zip(self.ratios, known, strict=True)]
         return self.ratios if imbalance(expected) <= self._dead_band else _ratios(known)
 

@@ -102,7 +102,8 @@ class Unified:
             devices: ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:I`` or a list of these.
             batch_size: Items of a mini-batch, over all devices.
             workloads: (n,) what each item costs, to cut by; None cuts by their number.
-            balance: ``dynamic`` follows the devices' measured speeds, ``static`` does not.
+            balance: ``dynamic`` follows the devices' measured speeds; ``static`` keeps the ratio of
+                the first epoch's, or of ``speeds``; ``equal`` parts stay equal.
             speeds: Of each device, to begin with; None begins with equal ones.
             seed: Of the order of items, and of what the model draws.
             threads: Of each CPU worker process; None divides the cores.

@@ -67,10 +67,19 @@ def test_what_was_decided_on_is_not_counted_again(caplog: pytest.LogCaptureFixtu
     ]
 
 
-def test_static_parts_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_equal_parts_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "retexo_fl"):
-        assert set(run(balance("static"), epoch_s=1.0, epochs=5)) == {(0.5, 0.5)}
+        assert set(run(balance("equal"), epoch_s=1.0, epochs=5)) == {(0.5, 0.5)}
     assert not caplog.messages
+
+
+def test_static_parts_are_those_of_the_first_measurement_and_of_no_stage_before() -> None:
+    of = MeasuredBalance(2, mode="static", client=3, unit="epoch", speeds=[1.0, 9.0])
+    assert of.ratios == (0.5, 0.5)
+    of.learn(0, seconds=[LEAST_MEASURED_S, LEAST_MEASURED_S / 3], work=[10.0, 10.0])
+    for epoch in range(1, 5):
+        assert of.ratios == pytest.approx((0.25, 0.75))
+        of.learn(epoch, seconds=[LEAST_MEASURED_S / 3, LEAST_MEASURED_S], work=[10.0, 10.0])
 
 
 def test_unknown_mode_is_named() -> None:

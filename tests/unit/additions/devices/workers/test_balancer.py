@@ -101,6 +101,19 @@ def test_static_ratios_stay_as_given() -> None:
     assert not any(decision.is_changed for decision in balancer.decisions)
 
 
+def test_static_ratios_are_those_of_the_first_measured_epoch() -> None:
+    balancer = Balancer(2, mode="static")
+    trained(balancer, lambda epoch: (1, 3) if epoch == 0 else (3, 1), 5)
+    assert balancer.ratios == pytest.approx((0.25, 0.75))
+    assert [decision.is_changed for decision in balancer.decisions] == [True] + 4 * [False]
+
+
+def test_equal_ratios_stay_equal() -> None:
+    balancer = Balancer(2, mode="equal")
+    trained(balancer, lambda epoch: (1, 3), 5)
+    assert balancer.ratios == (0.5, 0.5)
+
+
 def test_no_device_is_left_without_work_or_measurement() -> None:
     balancer = Balancer(3)
     balancer.observe(0, seconds=[1.0, 1.0, 1.0], work=[1.0, 1e6, 2e6])
@@ -196,7 +209,9 @@ def test_imbalance_is_the_idle_part_of_the_fastest() -> None:
 
 
 def test_unknown_mode_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="balance is 'fair'; expected dynamic or static"):
+    with pytest.raises(
+        ConfigurationError, match="balance is 'fair'; expected dynamic, static, equal"
+    ):
         Balancer(2, mode="fair")
 
 
