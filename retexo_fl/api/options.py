@@ -244,8 +244,8 @@ class Options(TypedDict, total=False):
     """Bits of a value in weights, sent as changes; 32 sends all weights as they are."""
     codec: Literal["lossless", "dense", "fixed"] | None
     """Encoding of vectors: the shortest without loss (lossless), every value as it is (dense),
-    or rounded to 24 bits so that sums are exact (fixed). Updates go without their zeros, but
-    with dense.
+    or rounded to 24 bits, with row-bits 8 to 8, so that sums are exact (fixed). Updates go
+    without their zeros, but with dense.
     """
     # ---- Faults and time ----
     missing_peers: Literal["wait", "drop"] | None

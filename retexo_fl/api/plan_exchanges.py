@@ -11,12 +11,12 @@ import numpy as np
 from retexo_fl.client.preparation import graph_facts
 from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import GraphFacts
-from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
+from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES, FIXED8
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan, count_sent
 from retexo_fl.methods.forecasts import forecast_of
-from retexo_fl.training.coded_size import sent_bytes
+from retexo_fl.training.coded_size import grid_bytes, sent_bytes
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.messages import Counts
@@ -50,11 +50,17 @@ class PlannedParts:
 
     def features(self, config: RunConfig, kind: str, codec: str) -> Payloads:
         """Return the bytes of input features, as a codec writes them."""
+        return self._features_in(config, kind, {**config.feature_coding, "codec": codec})
+
+    def own_features(self, config: RunConfig, kind: str) -> Payloads:
+        """Return the bytes of input features, as the run's own codec writes them."""
+        return self._features_in(config, kind, config.feature_coding)
+
+    def _features_in(self, config: RunConfig, kind: str, coding: Mapping[str, str]) -> Payloads:
         way = forecast_of(config)
-        how = (config.model, config.feature_normalisation, config.dtype, type(way).__name__)
-        if (kind, codec, *how) not in self._features:
-            model, normalisation, dtype, _ = how
-            self._features[kind, codec, *how] = {
+        key = (kind, *coding.values(), type(way).__name__)
+        if key not in self._features:
+            self._features[key] = {
                 (plan.client, peer.peer): size
                 for part, plan in zip(self.parts, self.plans(kind), strict=True)
                 for peer, size in zip(
@@ -62,20 +68,13 @@ class PlannedParts:
                     sent_bytes(
                         way.part_as_read(part),
                         plan,
-                        model=model,
-                        normalisation=normalisation,
-                        dtype=dtype,
-                        codec=codec,
                         frame_bytes=DEFAULT_MAX_FRAME_BYTES,
+                        **coding,
                     ),
                     strict=True,
                 )
             }
-        return self._features[kind, codec, *how]
-
-    def own_features(self, config: RunConfig, kind: str) -> Payloads:
-        """Return the bytes of input features, as the run's own codec writes them."""
-        return self.features(config, kind, config.codec)
+        return self._features[key]
 
 
 class PlannedCounts:
@@ -128,6 +127,9 @@ def stage_payloads(
     def in_few_bits(vectors: int) -> int:
         if row_bits == 32:
             return vectors * width * item
+        if config.row_codec == FIXED8:
+            limit = DEFAULT_MAX_FRAME_BYTES
+            return grid_bytes(vectors, width, row_bytes=width * item, frame_bytes=limit)
         return level_bytes(vectors, width, row_bits)
 
     kind = effective_plan(config)
@@ -139,7 +141,7 @@ def stage_payloads(
     if stage or shape.coordinates_cross:
         return {pair: in_few_bits(vectors) for pair, vectors in counts.items()}
     plain = planned.own_features(config, kind)
-    if shape.basis_of_sums or row_bits == 32:
+    if shape.basis_of_sums or row_bits == 32 or config.row_codec == FIXED8:
         return plain
     return {pair: min(size, in_few_bits(counts[pair])) for pair, size in plain.items()}
 

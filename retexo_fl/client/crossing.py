@@ -35,7 +35,7 @@ from retexo_fl.client.stage_rows import (
 from retexo_fl.client.weights import ClientWeights
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError
-from retexo_fl.exchange import Vectors, row_codec
+from retexo_fl.exchange import Vectors
 from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
@@ -89,8 +89,7 @@ class Crossing:
         self._shape, self._store = weights.shape, weights.store
         self._sealing = sealing
         self.plan = BoundaryPlan.from_partition(partition, effective_plan(config))
-        codec = row_codec(config.codec, config.row_bits)
-        self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=codec)
+        self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=config.row_codec)
         self.count: Moving | None = None
 
     # ---- rows are made and sent -----------------------------------------------------------------

@@ -20,11 +20,11 @@ from retexo_fl.client.peer_exchange import (
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
 from retexo_fl.errors import ConfigurationError, ExchangeIncomplete
 from retexo_fl.exchange import (
-    FIXED,
     Edges,
     FixedVectors,
     Vectors,
     fixed_vectors,
+    grid_bits,
     in_compact_form,
     sum_shared,
     to_dense,
@@ -41,8 +41,9 @@ WatchBlocks: TypeAlias = Callable[[int, int, Traffic, str], None]
 class Mailbox:
     """Sends a client's vectors to its peers and decodes theirs, one exchange at a time.
 
-    ``codec`` is how it writes its own; it reads what peers wrote in any. Under ``fixed`` it also
-    adds the sums that several peers sent for one node exactly, and vectors may go as ``datagrams``.
+    ``codec`` is how it writes its own; it reads what peers wrote in any. Under ``fixed`` and
+    ``fixed8`` it also adds the sums that several peers sent for one node exactly, and vectors may
+    go as ``datagrams``.
 
     Attributes:
         reads_once: Free what was decoded as it is handed over; it is decoded again if asked.
@@ -65,7 +66,8 @@ class Mailbox:
         self._plan = plan
         self._peers = {peer.peer for peer in plan.peers}
         self._channel = channel
-        self.is_rounded = codec == FIXED
+        self._grid_bits = grid_bits(codec)
+        self.is_rounded = self._grid_bits > 0
         self._wire_codec = wire_codec(codec)
         #: Carry vectors to and from peers that they reach; only under ``fixed``.
         self.datagrams: VectorCarrier | None = None
@@ -127,7 +129,8 @@ class Mailbox:
         Raises:
             LocalProtocolError: A vector is not finite.
         """
-        return fixed_vectors({p.peer: p.send.gather(rows) for p in self._plan.peers})
+        vectors = {p.peer: p.send.gather(rows) for p in self._plan.peers}
+        return fixed_vectors(vectors, self._grid_bits)
 
     def receive(self, ticket: Ticket, width: int, dtype: str) -> Traffic:
         """Decode the blocks that have arrived since the last call; return their bytes.

@@ -28,6 +28,8 @@ OF_TABLES: Final = (
     *("source-column", "target-column", "weight-column", "time-column"),
     *("delimiter", "decimal", "encoding", "repeated-nodes"),
 )
+#: Bits of a value in vectors that lie on one grid: below, small rows would be noise.
+_GRID_BITS: Final = 8
 #: Of two clients each knows the other's part of a sum.
 _LEAST_MASKED: Final = 3
 
@@ -104,12 +106,17 @@ def _check_other_engine(values: Mapping[str, Any]) -> None:
 def _check_row_bits(values: Mapping[str, Any]) -> None:
     """Check what makes vectors smaller."""
     if values["row-bits"] < 32:
-        for key, expected in (("algorithm", "lazy"), ("codec", "lossless")):
-            if values[key] != expected:
+        for key, expected in (("algorithm", ("lazy",)), ("codec", ("lossless", "fixed"))):
+            if values[key] not in expected:
                 raise ConfigurationError(
                     f"row-bits: {values['row-bits']} does not go with {key} {values[key]}; "
-                    f"expected 32, or {key} {expected}"
+                    f"expected 32, or {key} {' or '.join(expected)}"
                 )
+        if values["codec"] == "fixed" and values["row-bits"] != _GRID_BITS:
+            raise ConfigurationError(
+                f"row-bits: {values['row-bits']} does not go with codec fixed, whose values have "
+                f"one grid for all rows; expected {_GRID_BITS} or 32"
+            )
 
 
 def _check_masked(values: Mapping[str, Any]) -> None:

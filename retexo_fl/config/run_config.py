@@ -505,10 +505,10 @@ class RunConfig:
     codec: str = one_of(
         "lossless",
         "Encoding of vectors: the shortest without loss (lossless), every value as it is (dense), "
-        "or rounded to 24 bits so that sums are exact (fixed). Updates go without their zeros, but "
-        "with dense.",
+        "or rounded to 24 bits, with row-bits 8 to 8, so that sums are exact (fixed). Updates go "
+        "without their zeros, but with dense.",
         *("lossless", "dense", "fixed"),
-        lean=OWN,
+        lean=("lossless", "fixed"),
     )
 
     missing_peers: str = one_of(
@@ -678,8 +678,16 @@ class RunConfig:
             "model": self.model,
             "normalisation": self.feature_normalisation,
             "dtype": self.dtype,
-            "codec": self.codec,
+            # Few bits are only for what is not shorter without loss, but on one grid.
+            "codec": self.row_codec if self.codec == "fixed" else self.codec,
         }
+
+    @property
+    def row_codec(self) -> str:
+        """How vectors are written before a stage: ``codec``, or in few bits a value."""
+        if self.row_bits == 32:
+            return self.codec
+        return f"{'fixed' if self.codec == 'fixed' else 'levels'}{self.row_bits}"
 
     @property
     def stage_rounds(self) -> tuple[int, ...]:

@@ -11,8 +11,10 @@ from retexo_fl.exchange.block_frames import (
 from retexo_fl.exchange.exact_sums import exact_total, sum_shared
 from retexo_fl.exchange.fixed_vectors import (
     FIXED,
+    FIXED8,
     FixedVectors,
     fixed_vectors,
+    grid_bits,
     in_compact_form,
     wire_codec,
 )
@@ -22,12 +24,12 @@ from retexo_fl.exchange.frames import (
     WIRE_VERSION,
     FrameKind,
 )
-from retexo_fl.exchange.row_coding import row_codec
 from retexo_fl.exchange.vectors import Vectors, to_csr, to_dense
 
 __all__ = [
     "DEFAULT_MAX_FRAME_BYTES",
     "FIXED",
+    "FIXED8",
     "HEADER_BYTES",
     "WIRE_VERSION",
     "BlockHeader",
@@ -43,8 +45,8 @@ __all__ = [
     "encode_block",
     "exact_total",
     "fixed_vectors",
+    "grid_bits",
     "in_compact_form",
-    "row_codec",
     "sum_shared",
     "to_csr",
     "to_dense",

@@ -63,7 +63,7 @@ def level_table(rows: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
         steps = _steps(scales, most)
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = np.where(steps[:, None] > 0, some / steps[:, None], 0.0)
-        numbers = np.floor(scaled + _drawn(some))
+        numbers = np.floor(scaled + thresholds_of(some))
         numbers = np.clip(numbers, np.where(is_signed, -most, 0)[:, None], most[:, None])
         codes = (numbers + np.where(is_signed, most, 0)[:, None]).astype(np.uint8)
         marked = scales | np.where(is_signed, _SIGN, np.uint16(0))
@@ -122,15 +122,18 @@ def _steps(scales: npt.NDArray[np.uint16], most: npt.NDArray[Any]) -> npt.NDArra
     return distances
 
 
-def _drawn(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return (n, w) numbers from 0 to below 1 that follow from each row and the place in it."""
+def thresholds_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return (n, w) numbers from 0 to below 1 that follow from each row and the place in it.
+
+    Added to a row before it is rounded down, they keep its mean, whoever rounds it, and where.
+    """
     bits = rows.astype(np.float64).view(np.uint64)
     places = np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _GAMMA
     keys = _mixed(bits ^ places).sum(axis=1, dtype=np.uint64)
-    drawn: npt.NDArray[np.float64] = (_mixed(keys[:, None] + places) >> np.uint64(11)).astype(
+    thresholds: npt.NDArray[np.float64] = (_mixed(keys[:, None] + places) >> np.uint64(11)).astype(
         np.float64
     ) * 2.0**-53
-    return drawn
+    return thresholds
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -7,12 +7,13 @@ A coding holds where the non-zero values are (*positions*) and what they are (*v
     COLUMNS  count per row, then column numbers: u16 up to a width of 65,536, else u32
     GAPS     count per row, then per non-zero the columns skipped since the last one in its row
     LEVELS   every value in few bits, rounded: :mod:`.levels` (values names how many)
+    GRID     every value in a byte, on one grid: :mod:`.fixed_vectors` (only with EIGHT)
 
     ONES     nothing: every non-zero is 1.0
     ROW      one value per row that is not empty; all its non-zeros have these bits
     FULL     one value per non-zero
 
-    EIGHT, FOUR, TWO   bits of a level (only with LEVELS)
+    EIGHT, FOUR, TWO   bits of a level (with LEVELS), of a number (with GRID)
 
 Positions stand before values, without padding. Counts and gaps are escaped bytes: 0 to 254 take
 one, and each 255 stands for "255 more", so every number has exactly one spelling. Gaps between the
@@ -22,7 +23,8 @@ per row.
 
 A codec is a sender's choice among them: ``lossless`` takes the shortest of the ten that lose
 nothing, ``dense`` takes DENSE always, for volumes that are compared with those of the literature;
-``levels8``, ``levels4`` and ``levels2`` take LEVELS where ``lossless`` is not shorter.
+``levels8``, ``levels4`` and ``levels2`` take LEVELS where ``lossless`` is not shorter; ``grid8``
+takes GRID where rows have 8 bits on one and ``lossless`` is not shorter, and loses nothing, either.
 
 A receiver believes nothing. Lengths are checked before arrays of that length are made, so a frame
 costs it memory in proportion to the frame limit, whatever its sender writes.
@@ -41,6 +43,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.exchange.fixed_vectors import decode_grid, encode_grid, grid_bytes
 from retexo_fl.exchange.frames import Buffer
 from retexo_fl.exchange.levels import decode_levels, encode_levels, level_bytes
 from retexo_fl.exchange.vectors import (
@@ -57,7 +60,7 @@ from retexo_fl.exchange.vectors import (
 from retexo_fl.units import counted
 
 #: Ways of choosing a coding; frames name the coding, so a receiver reads all of them.
-CODECS: Final = ("lossless", "dense", "levels8", "levels4", "levels2")
+CODECS: Final = ("lossless", "dense", "levels8", "levels4", "levels2", "grid8")
 _U16_COLUMNS: Final = 2**16
 
 
@@ -70,6 +73,7 @@ class Positions(IntEnum):
     COLUMNS = 2
     GAPS = 3
     LEVELS = 4
+    GRID = 5
 
 
 @unique
@@ -101,14 +105,10 @@ CODINGS: Final = frozenset(
     Coding(positions=positions, values=values)
     for positions in Positions
     for values in Values
-    if (positions is Positions.LEVELS) == (values in LEVELS.values())
+    if (positions in {Positions.LEVELS, Positions.GRID}) == (values in LEVELS.values())
     and (positions is not Positions.DENSE or values is Values.FULL)
+    and (positions is not Positions.GRID or values is Values.EIGHT)
 )
-
-
-def row_codec(codec: str, bits: int) -> str:
-    """Return the codec of rows that may take ``bits`` bits a value; 32 leaves them as they are."""
-    return codec if bits not in LEVELS else f"levels{bits}"
 
 
 def level_bits(codec: str) -> int:
@@ -183,6 +183,28 @@ def encode_few_bits(rows: Vectors, bits: int, *, max_dense_bytes: int) -> tuple[
     return Coding(positions=Positions.LEVELS, values=LEVELS[bits]), encode_levels(
         to_dense(rows), bits
     )
+
+
+def encode_on_grid(rows: Vectors, *, max_dense_bytes: int) -> tuple[Coding, bytes]:
+    """Write rows that have 8 bits each on one grid in a byte a value; others, or sparse ones, not.
+
+    Args:
+        rows: As for :func:`encode_rows`.
+        max_dense_bytes: Rows that take more as an array are sparse.
+
+    Shapes:
+        rows: ``[num_rows, width]`` float32 or float64.
+    """
+    coding, exact = encode_rows(rows)
+    num_rows, width = rows.shape
+    if num_rows * width * rows.dtype.itemsize > max_dense_bytes:
+        return coding, exact
+    if len(exact) <= grid_bytes(num_rows, width):
+        return coding, exact
+    written = encode_grid(to_dense(rows))
+    if written is None:
+        return coding, exact
+    return Coding(positions=Positions.GRID, values=Values.EIGHT), written
 
 
 def _is_full(rows: Vectors, counts: Integers) -> bool:
@@ -321,7 +343,7 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         shape: What they must be.
 
     Returns:
-        An array for DENSE and LEVELS, and for BITS of many values; else CSR with sorted int32
+        An array for DENSE, LEVELS and GRID, and for BITS of many values; else CSR with sorted int32
         columns.
 
     Raises:
@@ -338,6 +360,9 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         )
     if coding.positions is Positions.LEVELS:
         return _read_levels(coding.values, data, shape)
+    if coding.positions is Positions.GRID:
+        _check_dense(shape)
+        return decode_grid(data, num_rows=shape.num_rows, width=shape.width, dtype=shape.dtype)
     if coding.positions is Positions.BITS:
         return _read_bits(coding.values, data, shape)
     counts, columns, rest = _POSITIONS[coding.positions](data, shape)
@@ -346,15 +371,19 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
 
 
 def _read_levels(values: Values, data: Bytes, shape: RowsShape) -> npt.NDArray[Any]:
+    _check_dense(shape)
+    bits = next(bits for bits, name in LEVELS.items() if name is values)
+    return decode_levels(
+        data, num_rows=shape.num_rows, width=shape.width, bits=bits, dtype=shape.dtype
+    )
+
+
+def _check_dense(shape: RowsShape) -> None:
     if shape.dense_bytes > shape.max_frame_bytes:
         raise RemoteProtocolError(
             f"rows take {counted(shape.dense_bytes, 'byte')} uncoded, the limit is "
             f"{shape.max_frame_bytes}"
         )
-    bits = next(bits for bits, name in LEVELS.items() if name is values)
-    return decode_levels(
-        data, num_rows=shape.num_rows, width=shape.width, bits=bits, dtype=shape.dtype
-    )
 
 
 def _read_bits(mode: Values, data: Bytes, shape: RowsShape) -> Vectors:

@@ -31,7 +31,7 @@ def one_frame_payloads(
         rows: Dense, or CSR with sorted columns and no explicit zeros; all finite.
         chosen: The rows of all blocks, block after block.
         ends: Where each block ends among them.
-        codec: One of :data:`.CODECS`.
+        codec: One of :data:`.CODECS`, but ``grid8``.
         max_frame_bytes: Payload limit of a frame.
 
     Returns:

@@ -169,7 +169,7 @@ def share_rows(
         selection: Which of them each peer gets.
         pile: Of the exchange; nothing is added to it here.
         sender: The client.
-        codec: How blocks would be written: one of :data:`.CODECS`.
+        codec: How blocks would be written: one of :data:`.CODECS`, but ``grid8``.
         max_frame_bytes: Payload limit of a frame.
     """
     if len(selection.rows) < rows.shape[0]:

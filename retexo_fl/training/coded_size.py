@@ -13,7 +13,10 @@ every row are equal, else z s. A frame holds as many rows as fit its limit dense
 with all values, whichever is more. Only the bits of +0 are no value.
 
 ``fixed`` writes them likewise, once they are multiples of 2**-e, with the largest e at which none
-of a sender's has more than 2**24 of them; what rounds to 0 is not written.
+of a sender's has more than 2**24 of them; what rounds to 0 is not written. So does ``fixed8`` where
+all that a sender sends has v rows, z values and v + z (s + 1) < v * w. Else it takes for a frame::
+
+    grid       2 + rows * (w + 1)
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def sent_bytes(
         model: Layer, which may ask for scaled rows.
         normalisation: ``feature-normalisation``.
         dtype: ``dtype``.
-        codec: ``codec``.
+        codec: ``codec``, or ``fixed8``, of which the bytes of what is not sparse are the most.
         frame_bytes: Limit of a frame.
     """
     features = own_features(part, model=model, normalisation=normalisation, dtype=dtype)
@@ -71,15 +74,39 @@ def sent_bytes(
         is_sent[peer.send.rows] = True
     sums = [peer.send.sums.gather(features) for peer in plan.peers if peer.send.sums is not None]
     looked_at = [features[is_sent.nonzero()[0]], *sums]
-    own, *of_sums = map(RowSizes.of, rounded_features(looked_at) if codec == "fixed" else looked_at)
     place = is_sent.cumsum() - 1
-    found, next_sums = [], iter(of_sums)
-    for peer in plan.peers:
-        sizes = own.taken(place[peer.send.rows])
-        if peer.send.sums is not None:
-            sizes = sizes.then(next(next_sums))
-        found.append(sizes.lossless_bytes(frame_bytes))
-    return found
+
+    def sizes_by_peer(vectors: Sequence[Features]) -> list[RowSizes]:
+        own, *of_sums = map(RowSizes.of, vectors)
+        by_peer, next_sums = [], iter(of_sums)
+        for peer in plan.peers:
+            sizes = own.taken(place[peer.send.rows])
+            by_peer.append(sizes if peer.send.sums is None else sizes.then(next(next_sums)))
+        return by_peer
+
+    if codec == "fixed8":
+        before = sizes_by_peer(looked_at)
+        if sum(sizes.plain_bytes for sizes in before) >= sum(sizes.num_values for sizes in before):
+            return [
+                grid_bytes(peer.send.count, width, row_bytes=width * item, frame_bytes=frame_bytes)
+                for peer in plan.peers
+            ]
+    if codec.startswith("fixed"):
+        looked_at = rounded_features(looked_at)
+    return [sizes.lossless_bytes(frame_bytes) for sizes in sizes_by_peer(looked_at)]
+
+
+def grid_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> int:
+    """Return the payload of one block of rows of 8 bits on one grid.
+
+    Args:
+        rows: Rows of the block.
+        width: Values of each.
+        row_bytes: Bytes of a row as an array.
+        frame_bytes: Limit of a frame.
+    """
+    frames = -(-rows // max(1, frame_bytes // row_bytes))
+    return rows * (width + 1) + 2 * frames
 
 
 def own_features(part: GraphPartition, *, model: str, normalisation: str, dtype: str) -> Features:
@@ -159,6 +186,16 @@ class RowSizes:
             alike=np.concatenate((self.alike, others.alike)),
             ones=np.concatenate((self.ones, others.ones)),
         )
+
+    @property
+    def num_values(self) -> int:
+        """Values of all rows, zeros among them."""
+        return len(self.counts) * self.width
+
+    @property
+    def plain_bytes(self) -> int:
+        """A byte for each row, and for each value that is not zero its bytes and one more."""
+        return len(self.counts) + int(self.counts.sum()) * (self.item + 1)
 
     def lossless_bytes(self, frame_bytes: int) -> int:
         """Return the payload of one block of these rows under the codec ``lossless``.

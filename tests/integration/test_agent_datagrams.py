@@ -29,6 +29,7 @@ from tests.support.runs import configured, model_bytes, train
 pytestmark = pytest.mark.system
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 2, "codec": "fixed"}
+LEAN: dict[str, Any] = {"row-bits": 8, "update-bits": 8, "weight-bits": 8, "dropout": 0.0}
 
 
 #: What an agent logs where datagrams gain nothing, and what is to be done.
@@ -65,19 +66,21 @@ def counted(made: Sequence[AgentProcess], name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "plan"),
+    ("algorithm", "plan", "more"),
     [
-        ("lazy", "rows"),
-        ("lazy", "cover"),
-        ("standard", "rows"),
-        ("standard", "cover"),
-        ("bns", "rows"),
+        ("lazy", "rows", {}),
+        ("lazy", "cover", {}),
+        ("lazy", "rows", LEAN),
+        ("lazy", "cover", LEAN),
+        ("standard", "rows", {}),
+        ("standard", "cover", {}),
+        ("bns", "rows", {}),
     ],
 )
 def test_agents_train_by_datagrams_as_one_process_does(
-    tmp_path: Path, three: list[AgentProcess], algorithm: str, plan: str
+    tmp_path: Path, three: list[AgentProcess], algorithm: str, plan: str, more: dict[str, Any]
 ) -> None:
-    keys = {**KEYS, "algorithm": algorithm, "boundary-plan": plan}
+    keys = {**KEYS, "algorithm": algorithm, "boundary-plan": plan, **more}
     before, logged = counted(three, "data_new"), [len(agent.log) for agent in three]
 
     train_with(three, configured(tmp_path / "agents", **keys))

@@ -79,10 +79,32 @@ def test_a_run_tells_how_far_values_were_rounded(tmp_path: Path) -> None:
     assert all(2.0**-30 < bound < 2.0**-20 for bound in bounds["fixed"])
 
 
+LEAN: dict[str, Any] = {"clients": 4, "rounds": 3, "hidden": 32, "layers": 2}
+
+
+@pytest.mark.parametrize("plan", ["rows", "cover"])
+def test_lean_training_crosses_on_one_grid_in_fewer_bytes(tmp_path: Path, plan: str) -> None:
+    few = {"row_bits": 8, "update_bits": 8, "weight_bits": 8, "basis_bits": 8}
+    keys = {**LEAN, **few, "basis": "supervised", "optimizer": "lbfgs", "warm_start": True}
+    keys |= {"dropout": 0.0, "boundary_plan": plan}
+    payload = {}
+    for codec in ("lossless", "fixed"):
+        run = train(tmp_path / codec, codec=codec, **keys)
+        assert result_of(run)["test_accuracy"] > 0.8
+        payload[codec] = result_of(run)["bytes"]["payload"]["boundary"]
+    # A byte for each row, instead of two.
+    assert 0.95 * payload["lossless"] < payload["fixed"] < payload["lossless"]
+    masked = train(tmp_path / "masked", codec="fixed", secure_aggregation="masked", **keys)
+    assert result_of(masked)["test_accuracy"] > 0.8
+    assert result_of(masked)["bytes"]["payload"]["boundary"] == payload["fixed"]
+
+
+@pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_files_carry_the_bits_of_memory(tmp_path: Path, dtype: str) -> None:
+def test_files_carry_the_bits_of_memory(tmp_path: Path, dtype: str, bits: int) -> None:
     write_small(tmp_path / "small.npz")
     keys = _small(tmp_path, boundary_plan="cover", codec="fixed", clients=4) | {"dtype": dtype}
+    keys |= {"row_bits": bits}
     memory = train(tmp_path / "memory", **keys)
     train_over(configured(tmp_path / "files", **keys), SpoolChannel(tmp_path / "spool"))
     assert model_bytes(memory) == model_bytes(tmp_path / "files")
@@ -102,14 +124,17 @@ def test_sums_of_peers_that_are_gone_leave_those_of_the_others(tmp_path: Path, p
     assert largest_difference(tmp_path / "lossless", tmp_path / "fixed") < 1e-5
 
 
+@pytest.mark.parametrize("codec", ["fixed", "fixed8"])
 @pytest.mark.parametrize("sparse", [True, False])
-def test_what_is_received_is_the_exact_sum_of_what_was_sent(tmp_path: Path, sparse: bool) -> None:
+def test_what_is_received_is_the_exact_sum_of_what_was_sent(
+    tmp_path: Path, sparse: bool, codec: str
+) -> None:
     write_small(tmp_path / "small.npz")
     parts = make_parts(configured(tmp_path / "run", **_small(tmp_path, clients=5)))
     plans = [BoundaryPlan.from_partition(part, "cover") for part in parts]
     rng = np.random.default_rng(0)
     channel, ticket = MemoryChannel(), Ticket(job="job", attempt=1, weights_digest=bytes(32))
-    mailboxes = [Mailbox(c, "job", plan, channel, codec="fixed") for c, plan in enumerate(plans)]
+    mailboxes = [Mailbox(c, "job", plan, channel, codec=codec) for c, plan in enumerate(plans)]
     sent: list[FixedVectors] = []
     for part, mailbox in zip(parts, mailboxes, strict=True):
         rows = rng.normal(size=(part.num_inner, 40)).astype(np.float32) * 10.0**part.client

@@ -40,6 +40,7 @@ _PACKET_CELLS = 22
 #: linux/capability.h.
 _DROPPED = {"NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 KEYS: dict[str, Any] = {"hidden": 8, "rounds": 2, "codec": "fixed"}
+LEAN: dict[str, Any] = {"row-bits": 8, "update-bits": 8, "weight-bits": 8, "dropout": 0.0}
 
 
 @contextmanager
@@ -113,20 +114,29 @@ def four(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "plan"),
+    ("algorithm", "plan", "more"),
     [
-        ("lazy", "rows"),
-        ("lazy", "cover"),
-        ("standard", "rows"),
-        ("standard", "cover"),
-        ("bns", "rows"),
+        ("lazy", "rows", {}),
+        ("lazy", "cover", {}),
+        ("lazy", "rows", LEAN),
+        ("lazy", "cover", LEAN),
+        ("standard", "rows", {}),
+        ("standard", "cover", {}),
+        ("bns", "rows", {}),
     ],
 )
 def test_the_kernel_adds_what_one_process_adds(
-    tmp_path: Path, four: list[AgentProcess], algorithm: str, plan: str
+    tmp_path: Path, four: list[AgentProcess], algorithm: str, plan: str, more: dict[str, Any]
 ) -> None:
     # Of a width that no other training here has: vectors of another's would be in the cache.
-    keys = {**KEYS, "clients": 4, "hidden": 12, "algorithm": algorithm, "boundary-plan": plan}
+    keys = {
+        **KEYS,
+        "clients": 4,
+        "hidden": 12,
+        "algorithm": algorithm,
+        "boundary-plan": plan,
+        **more,
+    }
     before = counters(four)
 
     train_with(four, configured(tmp_path / "agents", **keys))

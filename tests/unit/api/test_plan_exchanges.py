@@ -19,6 +19,8 @@ from tests.support.runs import configured, ledger_of, train
         # Coded further, few bits could be fewer still; of these rows they are not.
         ({"row_bits": 8}, (False, False, False)),
         ({"row_bits": 2, "model": "gcn", "boundary_plan": "cover"}, (False, False, False)),
+        ({"row_bits": 8, "codec": "fixed"}, (False, False, False)),
+        ({"row_bits": 8, "codec": "fixed", "model": "gcn"}, (False, False, False)),
         ({"codec": "dense", "dtype": "float64"}, (True, True, True)),
     ],
 )

@@ -297,7 +297,8 @@ def test_decode_rows_memory_is_bounded_whatever_the_counts_claim() -> None:
 @pytest.mark.parametrize(
     ("positions", "values", "name"),
     [
-        (5, 0, "5/0"),
+        (6, 0, "6/0"),
+        (5, 4, "GRID/FOUR"),
         (1, 6, "1/6"),
         (0, 1, "DENSE/ROW"),
         (1, 3, "BITS/EIGHT"),
@@ -311,7 +312,7 @@ def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, n
 
 @pytest.mark.parametrize("coding", ALL_CODINGS)
 def test_parse_coding_knows_all_codings(coding: Coding) -> None:
-    assert len(ALL_CODINGS) == 13
+    assert len(ALL_CODINGS) == 14
     assert parse_coding(coding.positions, coding.values) == coding
 
 

@@ -60,7 +60,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Vectors], list[dict[int, np.ndarray]], 
     """Draw each sender's rows, what receivers get of them, and a codec."""
     width = draw(st.sampled_from([1, 3, 7, 40, 300, 700]))
     dtype = draw(st.sampled_from(["float32", "float64"]))
-    codec = draw(st.sampled_from(CODECS))
+    codec = draw(st.sampled_from([codec for codec in CODECS if codec != "grid8"]))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     density = draw(st.sampled_from([0.0, 0.004, 0.1, 0.22, 0.5, 1.0]))
     kind = draw(st.sampled_from(["ones", "of a row", "any", "mixed"]))

@@ -111,7 +111,7 @@ def test_rounding_is_that_of_fixed(one: Vectors, other: Vectors) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "cover"])
-@pytest.mark.parametrize("codec", ["dense", "lossless", "fixed"])
+@pytest.mark.parametrize("codec", ["dense", "lossless", "fixed", "fixed8"])
 @pytest.mark.parametrize("dataset", ["cora", "synthetic:nodes=300,features=9"])
 def test_what_is_sent_takes_the_bytes_of_the_rows_as_the_layer_scales_them(
     kind: str, codec: str, dataset: str
@@ -125,10 +125,18 @@ def test_what_is_sent_takes_the_bytes_of_the_rows_as_the_layer_scales_them(
         scaled = features * np.broadcast_to(factors, part.num_inner).astype(np.float32)[:, None]
         np.testing.assert_array_equal(to_dense(own_features(part, **how)), scaled)
         gathered = [peer.send.gather(scaled) for peer in plan.peers]
-        if codec == "fixed":
-            gathered = [to_dense(rounded) for rounded in rounded_features(gathered)]
+        is_grid = codec == "fixed8" and dataset != "cora"
+        if codec.startswith("fixed"):
+            bits = 8 if codec == "fixed8" else 24
+            fixed = fixed_vectors(dict(enumerate(gathered)), bits)
+            assert fixed.bits == (8 if is_grid else 24)
+            gathered = [to_dense(rounded) for rounded in fixed.vectors.values()]
         expected = [
-            rows.nbytes if codec == "dense" else lossless_bytes(rows, frame_bytes=FRAME)
+            rows.nbytes
+            if codec == "dense"
+            else 2 * len(range(0, len(rows), FRAME // rows[:1].nbytes)) + rows.size + len(rows)
+            if is_grid
+            else lossless_bytes(rows, frame_bytes=FRAME)
             for rows in gathered
         ]
         assert sent_bytes(part, plan, **how, codec=codec, frame_bytes=FRAME) == expected
