@@ -41,6 +41,9 @@ class Depots:
     ) -> frozenset[int]:
         return self.clients[receiver].depot.senders(job, layer, weights_digest, receiver=receiver)
 
+    def pile(self, job: str, layer: int, weights_digest: bytes) -> None:
+        pass
+
     def forget_job(self, job: str, client: int) -> None:
         self.clients[client].depot.forget_job(job, client)
 
