@@ -64,9 +64,10 @@ def _lean_at_most(
     assert asked.profile is not None
     if not _OF_WHAT.isdisjoint(without):
         return None
-    chosen = {**asked.in_file, **asked.values}.keys() - {*without}
-    unset = {*profile_values(asked.profile), *without} - chosen
-    lean = {k: v for k, v in profile_values(DEFAULT_PROFILE).items() if k not in chosen}
+    every = {**asked.in_file, **asked.values}
+    chosen = {key: value for key, value in every.items() if key not in without}
+    unset = {*profile_values(asked.profile), *without} - chosen.keys()
+    lean = {k: v for k, v in profile_values(DEFAULT_PROFILE, chosen).items() if k not in chosen}
     values: Mapping[str, Scalar] = {
         **config_values(config),
         **{key: default_values()[key] for key in unset},

@@ -129,7 +129,8 @@ def settled(asked: Asked) -> RunConfig:
     if merged.get("resume"):
         raise ConfigurationError(f"{asked.file}: resume: expected on the command line only")
     profile = "retexo" if asked.profile is None else asked.profile
-    merged = {**profile_values(profile), **merged, **values}
+    merged = {**merged, **values}
+    merged = {**profile_values(profile, merged), **merged}
     of_parts = keys_of_parts(merged)
     if asked.parts is not None:
         _refuse((of_parts | _PLACES) & values.keys(), "parts, which are cut already")

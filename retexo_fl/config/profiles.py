@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -58,6 +58,8 @@ DEFAULT_PROFILE: Final = "lean"
 #: Profiles of which some keys follow from the graph.
 FITTED: Final = frozenset({"lean", END_TO_END})
 
+_NONE: Final[Mapping[str, object]] = MappingProxyType({})
+
 #: Rows are dense from this share of entries on; they say something in most of their directions.
 _DENSE: Final = 0.5
 _BLOCKS_OF_DENSE: Final = 32
@@ -80,13 +82,27 @@ _FEW_END_TO_END: Final[Mapping[str, Scalar]] = MappingProxyType(
 )
 #: Where they are not the whole space, validation nodes are asked, too.
 _CHOOSE: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "choose"})
-#: By key, the values that the default profile has on one graph or another.
-_OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
-    {
-        key: (own, _FEW_SUMS.get(key, own))
-        for key, value in default_values().items()
-        for own in (PROFILES[DEFAULT_PROFILE].get(key, value),)
-    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """Trainings for which the default profile has some keys otherwise, on any graph.
+
+    Attributes:
+        key: That tells them from others.
+        is_of: Whether a value of it does.
+        values: What they have instead.
+    """
+
+    key: str
+    is_of: Callable[[object], bool]
+    values: Mapping[str, Scalar]
+
+
+#: Found on validation nodes, as all of the profile (docs/lean-training.md).
+_KINDS: Final = (
+    # Clients take the steps, and the server adds their mean change.
+    _Kind(key="local-steps", is_of=lambda steps: steps != 1, values={"optimizer": "adam"}),
 )
 
 
@@ -173,21 +189,28 @@ def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
     Each key says so where it is declared (:attr:`~retexo_fl.config.keys.KeyInfo.lean`): it was
     found to be as accurate as 100 rounds of Adam for each layer with the others.
     """
+    own = {**default_values(), **profile_values(DEFAULT_PROFILE, chosen)}
     return tuple(
-        key for key in key_infos() if key in chosen and not _goes_with_default(key, chosen[key])
+        key
+        for key in key_infos()
+        if key in chosen and not _goes_with_default(key, chosen[key], own[key])
     )
 
 
-def _goes_with_default(key: str, value: object) -> bool:
-    taken = key_infos()[key].lean if key in key_infos() else Lean.ANY
-    if taken is Lean.ANY or value in _OWN_VALUES[key]:
+def _goes_with_default(key: str, value: object, own: Scalar) -> bool:
+    taken = key_infos()[key].lean
+    if taken is Lean.ANY or value in {own, _FEW_SUMS.get(key, own)}:
         return True
     kind = value.partition(":")[0] if isinstance(value, str) else value
     return isinstance(taken, tuple) and kind in taken
 
 
-def profile_values(name: str) -> Mapping[str, Scalar]:
+def profile_values(name: str, chosen: Mapping[str, object] = _NONE) -> Mapping[str, Scalar]:
     """Return the keys of a profile.
+
+    Args:
+        name: Of the profile.
+        chosen: Keys of the run, some of which the profile has others for.
 
     Raises:
         ConfigurationError: There is none of this name.
@@ -196,7 +219,30 @@ def profile_values(name: str) -> Mapping[str, Scalar]:
         raise ConfigurationError(
             f"profile: got {name[:40]!r}; expected one of {', '.join(PROFILES)}"
         )
-    return PROFILES[name]
+    of_kinds = kind_values(name, chosen).values()
+    return {
+        **PROFILES[name],
+        **{key: value for values in of_kinds for key, value in values.items()},
+    }
+
+
+def kind_values(name: str, chosen: Mapping[str, object]) -> Mapping[str, Mapping[str, Scalar]]:
+    """Return which keys a profile has otherwise for the kind of a training.
+
+    Args:
+        name: Of the profile.
+        chosen: Keys of the run.
+
+    Returns:
+        By the chosen key that tells the kind.
+    """
+    if name != DEFAULT_PROFILE:
+        return {}
+    return {
+        kind.key: kind.values
+        for kind in _KINDS
+        if kind.key in chosen and kind.is_of(chosen[kind.key])
+    }
 
 
 def settled_keys(before: Mapping[str, Scalar], after: Mapping[str, Scalar]) -> Mapping[str, Scalar]:

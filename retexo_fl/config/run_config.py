@@ -326,7 +326,7 @@ class RunConfig:
         "Steps a client takes in a round; more than 1 is federated averaging of the layer.",
         least=1,
         most=10_000,
-        lean=OWN,
+        lean=ANY,
     )
     local_optimizer: str = one_of(
         "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd", lean=ANY

@@ -35,7 +35,8 @@ def with_costs(
     is_counted = profile.payload_at_most is not None
     if is_counted or not forecast_of(config).profiles or profile.name == DEFAULT_PROFILE:
         return profile
-    values = {**config_values(config), **profile_values(DEFAULT_PROFILE)}
+    values = config_values(config)
+    values |= profile_values(DEFAULT_PROFILE, values)
     try:
         lean = _at_most(make_config(values), answers, vectors)
     except InputError:

@@ -100,7 +100,7 @@ def make_app_of_keys(*, overwrite: bool = False) -> ServerApp:
             fitting=Fitting(profile=name, chosen=tuple(sorted(chosen)), known=values),
             overwrite=overwrite,
         )
-        _run_by_flower(grid, make_config({**values, **profile_values(name), **chosen}), how)
+        _run_by_flower(grid, make_config({**values, **profile_values(name, chosen), **chosen}), how)
 
     return app
 

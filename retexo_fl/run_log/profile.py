@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from retexo_fl.config import default_values
+from retexo_fl.config.profiles import kind_values
 from retexo_fl.run_log.json_form import OMITTED
 from retexo_fl.units import format_bytes
 
@@ -44,10 +45,13 @@ class ChosenProfile:
             left: Keys that leave the default profile; None where the profile was asked for.
             chosen: Keys of the run, and their values.
         """
-        if left is None:
-            return cls(name=name, why="as asked")
         if not left:
-            return cls(name=name, why="by default")
+            why = ["as asked" if left is None else "by default"]
+            for kind, values in kind_values(name, chosen).items():
+                keys = [f"{k} {_text(k, v)}" for k, v in values.items() if k not in chosen]
+                if keys:
+                    why.append(f"with {', '.join(keys)} for {kind} {_text(kind, chosen[kind])}")
+            return cls(name=name, why=", ".join(why))
         keys = [f"{key} = {_text(key, chosen[key])}" for key in left[:_MOST_NAMED]]
         more = len(left) - len(keys)
         keys += [f"{more} more"] if more else []

@@ -66,6 +66,7 @@ def sentence(result: Result) -> str:
         (FEW, {"clients": 3, "model": "sage"}),
         (FEW, {"clients": 3, "model": "gcn", "secure_aggregation": "masked"}),
         (DENSE, {"clients": 3, "secure_aggregation": "masked", "basis_blocks": 2}),
+        (FEW, {"clients": 3, "local_steps": 2, "secure_aggregation": "masked"}),
     ],
 )
 def test_a_deployment_has_the_keys_and_bits_of_a_run_here(

@@ -65,7 +65,10 @@ def test_profiles_stand_beside_each_other(
     shown = retexo.done("plan")
     assert "payload, at most" in shown
     # Options win over profiles; those that contradict one leave it out.
-    facts = json.loads(retexo.done("plan", "--local-steps", "3", "--json"))["profiles"]
+    other = ("--codec", "dense", "--model", "gcn")
+    facts = json.loads(retexo.done("plan", *other, "--json"))["profiles"]
     assert facts["lean"] is None
     assert facts["retexo"]["rounds"] == 120
+    facts = json.loads(retexo.done("plan", "--local-steps", "3", "--json"))["profiles"]
+    assert facts["lean"]["payload_at_most"] < 0.3 * facts["retexo"]["payload_at_most"]
     assert "profiles" not in json.loads(retexo.done("plan", "--algorithm", "drop", "--json"))

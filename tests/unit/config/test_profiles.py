@@ -14,7 +14,10 @@ from retexo_fl.config.profiles import (
     GraphFacts,
     default_profile,
     fitted_values,
+    leaving,
+    profile_values,
 )
+from retexo_fl.run_log.profile import ChosenProfile
 
 #: Like PubMed: rows of 50 entries, few neighbours, many train nodes.
 USUAL = GraphFacts(
@@ -111,6 +114,30 @@ def test_a_run_that_leaves_the_default_has_its_algorithms_profile(
     assert default_profile({"algorithm": algorithm, "optimizer": "adam"}) == named
     assert default_profile({"algorithm": "lazy"}) == "lean"
     assert default_profile({"algorithm": "nothing"}) == "retexo"
+
+
+def test_lean_has_other_keys_for_some_kinds_of_training() -> None:
+    several: dict[str, Scalar] = {"local-steps": 5}
+    lean = profile_values("lean", several)
+    assert lean == {**PROFILES["lean"], "optimizer": "adam"}
+    assert make_config({**lean, **several})
+    assert profile_values("lean", {"local-steps": 1}) == PROFILES["lean"]
+    assert profile_values("retexo", several) == PROFILES["retexo"]
+    # What was chosen is the kind's own, or is not.
+    assert leaving({**several, "optimizer": "adam"}) == ()
+    assert leaving({**several, "optimizer": "lbfgs"}) == ("optimizer",)
+    assert leaving({"optimizer": "adam"}) == ("optimizer",)
+
+
+def test_a_line_says_which_keys_a_kind_has() -> None:
+    def sentence(**chosen: Scalar) -> str:
+        keys = {key.replace("_", "-"): value for key, value in chosen.items()}
+        return ChosenProfile.by("lean", (), keys).sentence
+
+    assert sentence(local_steps=5) == (
+        "profile lean, by default, with optimizer adam for local-steps 5"
+    )
+    assert sentence(local_steps=5, optimizer="adam") == "profile lean, by default"
 
 
 def test_what_is_fitted_is_a_profile() -> None:
