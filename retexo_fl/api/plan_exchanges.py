@@ -36,6 +36,7 @@ class PlannedParts:
     def __init__(self, parts: Sequence[GraphPartition]) -> None:
         self.parts = parts
         self._plans: dict[str, list[BoundaryPlan]] = {}
+        self._vectors: dict[str, int] = {}
         self._features: dict[tuple[str, ...], Payloads] = {}
 
     def counts(self, config: RunConfig) -> Counts:
@@ -47,6 +48,16 @@ class PlannedParts:
         if kind not in self._plans:
             self._plans[kind] = [BoundaryPlan.from_partition(part, kind) for part in self.parts]
         return self._plans[kind]
+
+    def vectors(self, kind: str) -> int:
+        """Return how many vectors one exchange has under a plan of one kind."""
+        if kind not in self._vectors:
+            self._vectors[kind] = (
+                sum(plan.num_send for plan in self._plans[kind])
+                if kind in self._plans
+                else sum(count_sent(part, kind) for part in self.parts)
+            )
+        return self._vectors[kind]
 
     def features(self, config: RunConfig, kind: str, codec: str) -> Payloads:
         """Return the bytes of input features, as a codec writes them."""
@@ -101,7 +112,7 @@ class PlannedCounts:
 
     def vectors(self, kind: str) -> int:
         """Return how many vectors one exchange has."""
-        return sum(count_sent(part, kind) for part in self._planned.parts)
+        return self._planned.vectors(kind)
 
     def feature_bytes(self, kind: str) -> int:
         """Return the payload of the exchange of input features."""

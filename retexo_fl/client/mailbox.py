@@ -31,7 +31,7 @@ from retexo_fl.exchange import (
     wire_codec,
 )
 from retexo_fl.graph.plan.boundary import BoundaryPlan
-from retexo_fl.graph.plan.vectors import PeerPlan, is_everything
+from retexo_fl.graph.plan.vectors import PeerPlan, is_everything, with_sums
 from retexo_fl.ledger import Traffic
 
 #: Called with stage, peer, bytes, and ``out`` or ``in``.
@@ -103,11 +103,12 @@ class Mailbox:
         """Let peers in this process have the rows as they are; None where blocks must say them."""
         peers = self._plan.peers
         pile = self._channel.pile(*stage.id)
-        if pile is None or self.is_rounded or any(peer.send.sums is not None for peer in peers):
+        if pile is None or self.is_rounded:
             return None
+        rows, chosen = with_sums(rows, peers)
         shared = pile.share(
             rows,
-            {peer.peer: peer.send.rows for peer in peers},
+            chosen,
             {peer.peer: (peer.num_edges, peer.digest, peer.send.count) for peer in peers},
             sender=self._client,
             codec=self._wire_codec,

@@ -32,6 +32,7 @@ from scipy.sparse import csr_array
 from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.graph.plan.vectors import with_sums
 from retexo_fl.training.sent_rows import sent_rows
 
 _ESCAPED: Final = 255
@@ -69,31 +70,22 @@ def sent_bytes(
     width, item = features.shape[1], np.dtype(dtype).itemsize
     if codec == "dense":
         return [peer.send.count * width * item for peer in plan.peers]
-    is_sent = np.zeros(part.num_inner, dtype=bool)
-    for peer in plan.peers:
-        is_sent[peer.send.rows] = True
-    sums = [peer.send.sums.gather(features) for peer in plan.peers if peer.send.sums is not None]
-    looked_at = [features[is_sent.nonzero()[0]], *sums]
+    vectors, places = with_sums(features, plan.peers)
+    is_sent = np.zeros(vectors.shape[0], dtype=bool)
+    for some in places.values():
+        is_sent[some] = True
     place = is_sent.cumsum() - 1
-
-    def sizes_by_peer(vectors: Sequence[Features]) -> list[RowSizes]:
-        own, *of_sums = map(RowSizes.of, vectors)
-        by_peer, next_sums = [], iter(of_sums)
-        for peer in plan.peers:
-            sizes = own.taken(place[peer.send.rows])
-            by_peer.append(sizes if peer.send.sums is None else sizes.then(next(next_sums)))
-        return by_peer
-
-    if codec == "fixed8":
-        before = sizes_by_peer(looked_at)
-        if sum(sizes.plain_bytes for sizes in before) >= sum(sizes.num_values for sizes in before):
+    looked_at, blocks = vectors[is_sent.nonzero()[0]], [place[some] for some in places.values()]
+    if codec == "fixed8" and blocks:
+        before = RowSizes.of(looked_at).taken(np.concatenate(blocks))
+        if before.plain_bytes >= before.num_values:
             return [
                 grid_bytes(peer.send.count, width, row_bytes=width * item, frame_bytes=frame_bytes)
                 for peer in plan.peers
             ]
     if codec.startswith("fixed"):
-        looked_at = rounded_features(looked_at)
-    return [sizes.lossless_bytes(frame_bytes) for sizes in sizes_by_peer(looked_at)]
+        (looked_at,) = rounded_features([looked_at])
+    return RowSizes.of(looked_at).blocks_bytes(blocks, frame_bytes)
 
 
 def grid_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> int:
@@ -177,16 +169,6 @@ class RowSizes:
             ones=self.ones[rows],
         )
 
-    def then(self, others: Self) -> Self:
-        """Return those of rows and of others after them."""
-        return replace(
-            self,
-            counts=np.concatenate((self.counts, others.counts)),
-            skipped=np.concatenate((self.skipped, others.skipped)),
-            alike=np.concatenate((self.alike, others.alike)),
-            ones=np.concatenate((self.ones, others.ones)),
-        )
-
     @property
     def num_values(self) -> int:
         """Values of all rows, zeros among them."""
@@ -205,6 +187,46 @@ class RowSizes:
         """
         ends = _frame_ends(self.counts, self.width, self.item, frame_bytes)
         return sum(self._frame_bytes(slice(begin, end)) for begin, end in pairwise(ends))
+
+    def blocks_bytes(self, blocks: Sequence[np.ndarray], frame_bytes: int) -> list[int]:
+        """Return the payload of blocks of some of these rows each, as :meth:`lossless_bytes` does.
+
+        Args:
+            blocks: Rows of each.
+            frame_bytes: Limit of a frame.
+        """
+        if not blocks:
+            return []
+        filled = self.counts > 0
+        lengths = 1 + self.counts // _ESCAPED
+        of_rows = (self.counts, lengths, self.skipped, filled, ~self.alike, ~self.ones)
+        places = np.concatenate(blocks)
+        ends = np.cumsum([len(rows) for rows in blocks])
+        before = np.zeros((len(of_rows), len(places) + 1), dtype=np.int64)
+        np.cumsum(np.stack(of_rows)[:, places], axis=1, out=before[:, 1:])
+        nonzeros, lengths, skipped, filled, mixed, other = np.diff(before[:, ends], prepend=0)
+        rows = np.diff(ends, prepend=0)
+        dense = rows * (self.width * self.item)
+        values = self.item * np.where(mixed > 0, nonzeros, np.where(other > 0, filled, 0))
+        columns = _column_bytes(self.width)
+        of_one_frame = np.minimum.reduce(
+            [
+                dense,
+                rows * ((self.width + 7) // 8) + values,
+                lengths + nonzeros * columns + values,
+                lengths + nonzeros + skipped + values,
+            ]
+        )
+        plain = lengths + nonzeros * (columns + self.item)
+        return [
+            size if fits else self.taken(places).lossless_bytes(frame_bytes)
+            for size, fits, places in zip(
+                of_one_frame.tolist(),
+                np.minimum(dense, plain) <= frame_bytes,
+                blocks,
+                strict=True,
+            )
+        ]
 
     def _frame_bytes(self, frame: slice) -> int:
         counts = self.counts[frame]

@@ -70,10 +70,13 @@ def shorter_plan(
 
 def _exchange_bytes(config: RunConfig, shape: ModelShape, counts: PlanCounts, stage: int) -> int:
     kind, width, bits = config.boundary_plan, shape.exchange_width(stage), config.row_bits
+    plain = None
+    if not stage and not shape.coordinates_cross:
+        # First: who has looked at the features can tell how many vectors there are.
+        plain = counts.feature_bytes(kind)
+        if shape.basis_of_sums or bits == 32:
+            return plain
     vectors = counts.vectors(kind)
     dense = vectors * width * np.dtype(config.dtype).itemsize
     rounded = dense if bits == 32 else level_bytes(vectors, width, bits)
-    if stage or shape.coordinates_cross:
-        return rounded
-    plain = counts.feature_bytes(kind)
-    return plain if shape.basis_of_sums or bits == 32 else min(plain, rounded)
+    return rounded if plain is None else min(plain, rounded)

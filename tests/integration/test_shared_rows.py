@@ -30,8 +30,9 @@ _CASES: Final[dict[str, dict[str, Any]]] = {
     "solved": {"model": "gcn", "solver": "ridge"},
     "links": {"model": "sage", "task": "links"},
     "all layers": {"model": "sage", "algorithm": "standard"},
-    # What stays with blocks.
     "sums of rows": {"model": "gcn", "boundary_plan": "cover"},
+    "lean, sums of rows": {"model": "sage", "boundary_plan": "cover", **_LEAN},
+    # What stays with blocks.
     "on a grid": {"model": "gcn", "codec": "fixed"},
 }
 
@@ -62,7 +63,10 @@ def test_a_training_is_that_over_blocks(
     assert curves_of(other) == curves_of(one)
 
 
-@pytest.mark.parametrize("name", ["dense rows", "lean, own rows", "lean, sums", "solved"])
+@pytest.mark.parametrize(
+    "name",
+    ["dense rows", "lean, own rows", "lean, sums", "solved", "sums of rows", "lean, sums of rows"],
+)
 def test_no_block_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The engine's own channel shares."""
     for coder in ("encode_block", "decode_block"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -33,9 +34,27 @@ class PartialSums:
         """Number of sums: t."""
         return len(self.indptr) - 1
 
+    @property
+    def are_rows(self) -> bool:
+        """Whether each sum is of one row, as it is."""
+        return len(self.members) == self.count and self.weights is None
+
+    @classmethod
+    def joined(cls, sums: Sequence[PartialSums]) -> Self:
+        """Return all sums of some, one after the other; all have weights, or none has."""
+        starts = np.cumsum([0, *(len(some.members) for some in sums[:-1])])
+        weights = [some.weights for some in sums if some.weights is not None]
+        return cls(
+            indptr=np.concatenate(
+                [[0], *(some.indptr[1:] + at for some, at in zip(sums, starts, strict=True))]
+            ),
+            members=np.concatenate([some.members for some in sums]),
+            weights=np.concatenate(weights) if weights else None,
+        )
+
     def gather(self, matrix: Features) -> Features:
         """Return the [t, H] sums of an [n, H] matrix's rows."""
-        if len(self.members) == self.count and self.weights is None:
+        if self.are_rows:
             return matrix[self.members]
         factors = self._factors(matrix.dtype)
         shape = (self.count, matrix.shape[0])
@@ -62,6 +81,15 @@ class PartialSums:
         if self.weights is None:
             return np.ones(len(self.members), dtype=dtype)
         return self.weights.astype(dtype)
+
+
+def stacked(parts: Sequence[Features]) -> Features:
+    """Put matrices of equal width below each other, CSR if the first is."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return csr_array(vstack(parts, format="csr"))
 
 
 def is_everything(rows: np.ndarray, count: int) -> bool:
@@ -102,10 +130,7 @@ class OutgoingVectors:
         rows = matrix if is_everything(self.rows, matrix.shape[0]) else matrix[self.rows]
         if self.sums is None:
             return rows
-        sums = self.sums.gather(matrix)
-        if isinstance(rows, np.ndarray) and isinstance(sums, np.ndarray):
-            return np.concatenate((rows, sums))
-        return csr_array(vstack([rows, sums], format="csr"))
+        return stacked([rows, self.sums.gather(matrix)])
 
     def spread(self, gradients: np.ndarray, into: np.ndarray) -> None:
         """Carry gradients from the vectors back to the rows: the transpose of :meth:`gather`.
@@ -171,3 +196,30 @@ class PeerPlan:
             send=OutgoingVectors(rows=none),
             receive=IncomingVectors(slots=none),
         )
+
+
+def with_sums(
+    matrix: Features, peers: Sequence[PeerPlan]
+) -> tuple[Features, dict[int, np.ndarray]]:
+    """Return all vectors that any peer gets, and by peer which of them.
+
+    Args:
+        matrix: [n, H] rows of all inner nodes.
+        peers: Who gets vectors.
+
+    Returns:
+        [n + t, H]: the rows, and below them all sums, made at once and to the bit what
+        :meth:`OutgoingVectors.gather` makes for each peer; by peer, the [s] places of its vectors.
+    """
+    places = {peer.peer: peer.send.rows for peer in peers}
+    sums = {peer.peer: peer.send.sums for peer in peers if peer.send.sums is not None}
+    parts, count = [matrix], matrix.shape[0]
+    for are_rows in (True, False):
+        group = {peer: some for peer, some in sums.items() if some.are_rows == are_rows}
+        if not group:
+            continue
+        parts.append(PartialSums.joined([*group.values()]).gather(matrix))
+        for peer, some in group.items():
+            places[peer] = np.append(places[peer], np.arange(count, count + some.count))
+            count += some.count
+    return stacked(parts), places

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from retexo_fl.client.preparation import make_parts
@@ -10,6 +11,7 @@ from retexo_fl.config import make_config
 from retexo_fl.exchange import Vectors, encode_block, fixed_vectors, to_csr, to_dense
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.training.coded_size import (
+    RowSizes,
     lossless_bytes,
     own_features,
     rounded_features,
@@ -98,6 +100,17 @@ def test_prediction_is_what_the_codec_writes(vectors: Vectors) -> None:
     limit = max(256, vectors.shape[1] * 8)
     block = encode_block(header_of(vectors), vectors, max_frame_bytes=limit)
     assert lossless_bytes(vectors, frame_bytes=limit) == block.traffic.payload_bytes
+
+
+@given(any_vectors(), st.lists(st.lists(st.integers(0, 10**6)), max_size=4), st.booleans())
+def test_blocks_of_some_rows_take_what_each_does_by_itself(
+    vectors: Vectors, drawn: list[list[int]], fits: bool
+) -> None:
+    count, width = vectors.shape
+    limit = 2**20 if fits else max(256, width * 8)
+    blocks = [np.array(rows if count else [], np.int64) % max(1, count) for rows in drawn]
+    expected = [lossless_bytes(vectors[rows], frame_bytes=limit) for rows in blocks]
+    assert RowSizes.of(vectors).blocks_bytes(blocks, limit) == expected
 
 
 @given(any_vectors(), any_vectors())

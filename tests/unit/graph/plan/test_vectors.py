@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from retexo_fl.graph import OutgoingVectors
-from retexo_fl.graph.plan.vectors import PartialSums
+from retexo_fl.graph.plan.vectors import IncomingVectors, PartialSums, PeerPlan, with_sums
 
 NODES, WIDTH = 6, 3
 MATRIX = np.arange(NODES * WIDTH, dtype=np.float64).reshape(NODES, WIDTH)
@@ -69,6 +69,30 @@ def test_gather_leaves_out_what_cancels() -> None:
     found = vectors.gather(values)
     assert isinstance(found, csr_array)
     assert (found.indices.tolist(), found.data.tolist()) == ([1], [5.0])
+
+
+@given(st.lists(SENDS, min_size=1, max_size=4), st.booleans())
+def test_what_all_peers_get_is_what_each_does(sends: list[OutgoingVectors], sparse: bool) -> None:
+    values = (MATRIX.astype(np.float32) % 5 - 2) / 3
+    values[values == 0] = -0.0
+    matrix = csr_array(values) if sparse else values
+    peers = [
+        PeerPlan(
+            peer=2 * place,
+            num_edges=1,
+            digest=b"",
+            send=vectors,
+            receive=IncomingVectors(slots=np.zeros(0, np.int64)),
+        )
+        for place, vectors in enumerate(sends)
+    ]
+    stacked, places = with_sums(matrix, peers)
+    assert isinstance(stacked, csr_array) == sparse
+    for peer, where in places.items():
+        found, expected = stacked[where], sends[peer // 2].gather(matrix)
+        if isinstance(found, csr_array):
+            found, expected = found.toarray(), expected.toarray()
+        assert found.tobytes() == expected.tobytes()
 
 
 @given(SENDS)
