@@ -103,6 +103,8 @@ class _Kind:
 _KINDS: Final = (
     # Clients take the steps, and the server adds their mean change.
     _Kind(key="local-steps", is_of=lambda steps: steps != 1, values={"optimizer": "adam"}),
+    # Its MLP of sums does not bear the noise of changes in few bits.
+    _Kind(key="model", is_of=lambda model: model == "gin", values={"weight-bits": 32}),
 )
 
 

@@ -204,7 +204,7 @@ class RunConfig:
         "PyG's convolutions (pyg:GATv2Conv).",
         *MODELS,
         plugin=True,
-        lean=("gcn", "sage"),
+        lean=("gcn", "sage", "gin"),
     )
     layers: int = whole(
         2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2, 3)

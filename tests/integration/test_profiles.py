@@ -99,6 +99,7 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
         ((), "lean"),
         (("--model", "gcn", "--partitioner", "louvain", "--seed", "3"), "lean"),
         (("--model", "gat"), "retexo"),
+        (("--model", "gin", "--local-steps", "2"), "lean"),
         (("--layers", "3"), "lean"),
         (("--layers", "4"), "retexo"),
         (("--algorithm", "standard"), "end-to-end"),
@@ -117,7 +118,8 @@ def test_lean_is_the_default_where_all_keys_go_with_it(
     retexo.done(*tiny, "--out", "other", "--profile", profile)
     one, other = written("one"), written("other")
     assert one | {"out": ""} == other | {"out": ""}
-    assert one["optimizer"] == ("lbfgs" if profile == "lean" else "adam")
+    of_server = "lbfgs" if one["local-steps"] == 1 else "adam"
+    assert one["optimizer"] == (of_server if profile == "lean" else "adam")
 
 
 def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:

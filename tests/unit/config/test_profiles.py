@@ -123,6 +123,8 @@ def test_lean_has_other_keys_for_some_kinds_of_training() -> None:
     assert make_config({**lean, **several})
     assert profile_values("lean", {"local-steps": 1}) == PROFILES["lean"]
     assert profile_values("retexo", several) == PROFILES["retexo"]
+    gin: dict[str, Scalar] = {**several, "model": "gin"}
+    assert profile_values("lean", gin) == {**lean, "weight-bits": 32}
     # What was chosen is the kind's own, or is not.
     assert leaving({**several, "optimizer": "adam"}) == ()
     assert leaving({**several, "optimizer": "lbfgs"}) == ("optimizer",)
