@@ -26,7 +26,6 @@ class Lean(Enum):
     OWN = "own"
 
 
-#: Texts stand for all that have more after a colon.
 LeanValues: TypeAlias = Lean | tuple[Scalar, ...]
 
 

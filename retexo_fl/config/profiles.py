@@ -203,8 +203,7 @@ def _goes_with_default(key: str, value: object, own: Scalar) -> bool:
     taken = key_infos()[key].lean
     if taken is Lean.ANY or value in {own, _FEW_SUMS.get(key, own)}:
         return True
-    kind = value.partition(":")[0] if isinstance(value, str) else value
-    return isinstance(taken, tuple) and kind in taken
+    return isinstance(taken, tuple) and value in taken
 
 
 def profile_values(name: str, chosen: Mapping[str, object] = _NONE) -> Mapping[str, Scalar]:

@@ -378,7 +378,7 @@ class RunConfig:
         "Loss, a sum over nodes; auto: cross-entropy, of a regression squared.",
         LOSS,
         metavar="SPEC",
-        lean=("cross-entropy", "focal"),
+        lean=ANY,
     )
     class_weights: str = formed(
         "none",

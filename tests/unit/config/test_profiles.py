@@ -131,6 +131,12 @@ def test_lean_has_other_keys_for_some_kinds_of_training() -> None:
     assert leaving({"optimizer": "adam"}) == ("optimizer",)
 
 
+def test_any_loss_of_classes_is_trained_leanly() -> None:
+    for loss in ("cross-entropy", "focal:2", "my_loss:hinge"):
+        assert leaving({"loss": loss, "class-weights": "balanced"}) == ()
+    assert leaving({"task": "regression", "loss": "my_loss:huber"}) == ("task",)
+
+
 def test_a_line_says_which_keys_a_kind_has() -> None:
     def sentence(**chosen: Scalar) -> str:
         keys = {key.replace("_", "-"): value for key, value in chosen.items()}
