@@ -76,20 +76,23 @@ class _DenseFixedRows:
     ) -> None:
         self._train, self._others, self._hashes, self._spare = train, others, hashes, spare
         self._dropped = train
+        # By shape: Tensor's len() and indexing take longer than what a small client computes.
+        self._count, self._width = train.shape
+        self._total = self._count + others.shape[0]
         self.filled: np.ndarray | None = None
 
     def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
         """See :class:`FixedRows`."""
         self._dropped = dropout.dense(self._train, self._hashes)
         weight, bias = table[:-1], table[-1]
-        result = table.new_empty((len(self._train) + len(self._others), table.shape[1]))
-        torch.addmm(bias, self._dropped, weight, out=result[: len(self._train)])
-        torch.addmm(bias, self._others, weight, out=result[len(self._train) :])
+        result = table.new_empty((self._total, table.shape[1]))
+        torch.addmm(bias, self._dropped, weight, out=result[: self._count])
+        torch.addmm(bias, self._others, weight, out=result[self._count :])
         return result
 
     def gradient(self, upstream: torch.Tensor) -> torch.Tensor:
         """See :class:`FixedRows`."""
-        width = self._train.shape[1]
+        width = self._width
         table = upstream.new_empty((width + 1 + self._spare, upstream.shape[1]))
         torch.mm(self._dropped.t(), upstream, out=table[:width])
         torch.sum(upstream, dim=0, out=table[width])

@@ -17,7 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from itertools import accumulate
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -27,6 +28,10 @@ from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.fixed_rows import fixed_rows
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.tally import PassSums, Tally
+
+# Looked up once, by overload.
+_NORM_BACKWARD: Final = torch.ops.aten.native_layer_norm_backward.default
+_THRESHOLD_BACKWARD: Final = torch.ops.aten.threshold_backward.grad_input
 
 
 def is_linear(model: StageModel) -> bool:
@@ -152,18 +157,16 @@ class _Tail:
         count = upstream.shape[1]
         self._upstream, self._active = upstream, self._active[:count]
         at_rows = upstream.t() @ self._head_weight
-        torch.ops.aten.threshold_backward.grad_input(at_rows, self._active, 0, grad_input=at_rows)
-        found, self._norm_weight_grad, self._norm_bias_grad = (
-            torch.ops.aten.native_layer_norm_backward(
-                at_rows,
-                self._hidden[:count],
-                list(self._norm_weight.shape),
-                self._mean[:count],
-                self._rstd[:count],
-                self._norm_weight,
-                self._norm_bias,
-                [True, True, True],
-            )
+        _THRESHOLD_BACKWARD(at_rows, self._active, 0, grad_input=at_rows)
+        found, self._norm_weight_grad, self._norm_bias_grad = _NORM_BACKWARD(
+            at_rows,
+            self._hidden[:count],
+            list(self._norm_weight.shape),
+            self._mean[:count],
+            self._rstd[:count],
+            self._norm_weight,
+            self._norm_bias,
+            [True, True, True],
         )
         result: torch.Tensor = found
         return result
@@ -231,9 +234,9 @@ class _Layout:
 
     def split(self, flat: np.ndarray) -> list[torch.Tensor]:
         """Return views of a flat vector."""
-        parts, start = [], 0
-        for shape in self.shapes:
-            stop = start + math.prod(shape)
-            parts.append(torch.from_numpy(flat[start:stop].reshape(shape)))
-            start = stop
-        return parts
+        return [torch.from_numpy(flat[some].reshape(shape)) for some, shape in self._places]
+
+    @cached_property
+    def _places(self) -> list[tuple[slice, tuple[int, ...]]]:
+        ends = list(accumulate(map(math.prod, self.shapes), initial=0))
+        return list(zip(map(slice, ends, ends[1:]), self.shapes, strict=False))

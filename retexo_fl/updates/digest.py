@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ def array_digest(values: np.ndarray, before: bytes = b"") -> bytes:
         owner = owner.base
     if type(owner) is not bytes:
         return _digest(values, before)
-    what = values.ctypes.data, values.nbytes, str(values.dtype), before
+    what = values.ctypes.data, values.nbytes, _name(values.dtype), before
     last = _LAST.get("arrays", ())
     for hashed, part, digest in last:
         if hashed is owner and part == what:
@@ -36,8 +37,14 @@ def array_digest(values: np.ndarray, before: bytes = b"") -> bytes:
     return digest
 
 
+# NumPy makes it anew each time, which takes longer than to find an array that was hashed.
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
+
+
 def _digest(values: np.ndarray, before: bytes) -> bytes:
-    told = hashlib.sha256(before + str(values.dtype).encode())
+    told = hashlib.sha256(before + _name(values.dtype).encode())
     if values.size:
         told.update(values.data.cast("B"))
     return told.digest()

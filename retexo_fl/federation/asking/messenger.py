@@ -389,10 +389,10 @@ class Messenger:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
         own, *first = records.split_content(message.content, len(asked.first))
         # What goes first has no message of its own.
-        parts = [(asked.purpose, own, 1)]
-        parts += [(name, part, 0) for name, part in zip(asked.first, first, strict=True)]
+        parts = [(asked.purpose, own, True)]
+        parts += [(name, part, False) for name, part in zip(asked.first, first, strict=True)]
         kinds = ("weights_down" if direction == "in" else "updates_up", "masks", "control")
-        for purpose, content, messages in parts:
+        for purpose, content, is_message in parts:
             for kind, volume in zip(kinds, content_volumes(content), strict=True):
                 if volume.payload:
                     account = Account(
@@ -404,7 +404,7 @@ class Messenger:
                         peer=SERVER,
                         direction=direction,
                     )
-                    self._ledger.add(account, replace(volume, messages=messages))
+                    self._ledger.add(account, volume if is_message else replace(volume, messages=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

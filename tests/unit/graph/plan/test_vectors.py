@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
+from retexo_fl.exchange import to_dense
 from retexo_fl.graph import OutgoingVectors
 from retexo_fl.graph.plan.vectors import IncomingVectors, PartialSums, PeerPlan, with_sums
 
@@ -90,9 +91,7 @@ def test_what_all_peers_get_is_what_each_does(sends: list[OutgoingVectors], spar
     assert isinstance(stacked, csr_array) == sparse
     for peer, where in places.items():
         found, expected = stacked[where], sends[peer // 2].gather(matrix)
-        if isinstance(found, csr_array):
-            found, expected = found.toarray(), expected.toarray()
-        assert found.tobytes() == expected.tobytes()
+        assert to_dense(found).tobytes() == to_dense(expected).tobytes()
 
 
 @given(SENDS)
