@@ -29,14 +29,14 @@ class Addition:
         title: What people call it.
         schemes: Of the addresses at which it connects or listens.
         settings: Keys of ``agent.toml`` that mean nothing without it.
-        keys: Keys of a run that may need it, each with the value that does not.
+        keys: Keys of a run that may need it, each with the values that do not.
     """
 
     room: str
     title: str
     schemes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    keys: tuple[tuple[str, str], ...] = ()
+    keys: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def is_here(self) -> bool:
@@ -57,12 +57,12 @@ class Addition:
         """Return the first key of a run that needs it, and its value; empty if none does.
 
         Args:
-            values: By key; an absent one is its default.
+            values: By key; an absent one needs nothing.
         """
         wanting = (
             f"{key}: {values[key]}"
             for key, without in self.keys
-            if values.get(key, without) != without
+            if values.get(key, without[0]) not in without
         )
         return next(wanting, "")
 
@@ -108,6 +108,6 @@ BLUETOOTH: Final = Addition(room="bluetooth", title="Bluetooth", schemes=("bluet
 DEVICES: Final = Addition(
     room="devices",
     title="mini-batches and devices",
-    keys=(("sampler", "none"), ("devices", "cpu")),
+    keys=(("sampler", ("none",)), ("devices", ("cpu", "auto"))),
 )
 ADDITIONS: Final = (KERNEL_PATH, BLUETOOTH, DEVICES)

@@ -85,21 +85,19 @@ class DeviceList:
         machine: Machine | None = None,
         *,
         threads: int = 1,
-        most_workers: int = MAX_CPU_WORKERS,
     ) -> Settled:
         """Choose what is there of it; without a GPU that was asked for, the rest, or the CPU.
 
         Args:
             machine: What there is; None looks, where a GPU is asked for.
             threads: Of each CPU worker that ``auto`` chooses.
-            most_workers: Workers, GPUs among them, beyond which ``auto`` adds none on the CPU.
         """
         if not (self.is_auto or self.gpus):
             workers = self.cpu_workers or 1
             return _settled((), workers, reason="", own_process=self.cpu_is_own_process)
         machine = Machine.here() if machine is None else machine
         if self.is_auto:
-            return _automatic(machine, threads=threads, most_workers=most_workers)
+            return _automatic(machine, threads=threads)
         there = tuple(gpu for gpu in self.gpus if gpu < machine.num_gpus)
         absent = [f"cuda:{gpu}" for gpu in self.gpus if gpu >= machine.num_gpus]
         workers = self.cpu_workers if self.cpu_workers or there else 1
@@ -216,10 +214,10 @@ def _within(text: str, number: int, least: int, most: int) -> int:
     return number
 
 
-def _automatic(machine: Machine, *, threads: int, most_workers: int) -> Settled:
+def _automatic(machine: Machine, *, threads: int) -> Settled:
     gpus = tuple(range(machine.num_gpus))
     spare = cpu_workers(len(gpus), machine.num_cores, threads=threads)
-    workers = max(min(spare, most_workers - len(gpus)), 0 if gpus else 1)
+    workers = max(spare, 0 if gpus else 1)
     if not gpus:
         reason = f"auto found no GPU ({machine.why_no_gpu}); "
     elif not spare:

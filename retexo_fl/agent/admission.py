@@ -13,7 +13,12 @@ from retexo_fl.addition import DEVICES
 from retexo_fl.agent.limits import Limits
 from retexo_fl.answer_book import Limit
 from retexo_fl.client.api import BASIS, CHOICE, EVALUATE, GRAM, TRAIN
-from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, training_bytes
+from retexo_fl.client.memory_estimate import (
+    PROCESS_BYTES,
+    WORKER_BYTES,
+    available_bytes,
+    training_bytes,
+)
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
@@ -57,6 +62,8 @@ def admit(
         config = make_config({**asked, "devices": _devices_of(config, limits)})
         if not predicts and (wanted := DEVICES.wanted_by(config_values(config))):
             DEVICES.require(wanted)
+        if config.devices == "auto" and not _has_room_for_workers(config, part, limits):
+            config = make_config({**asked, "devices": "cpu"})
         _check_memory(config, part, limits)
     except ConfigurationError as error:
         raise ConfigurationError(f"client {part.client}: {error}") from error
@@ -127,7 +134,8 @@ def _devices_of(config: RunConfig, limits: Limits) -> str:
     if limits.devices:
         return limits.devices
     if config.devices == "auto":
-        return limits.allow_devices
+        # What pays is found out within all that there is, or not at all.
+        return "auto" if limits.allow_devices == "auto" else "cpu"
     asked, most = parse_devices(config.devices), parse_devices(limits.allow_devices)
     workers = available_cores() if most.is_auto else most.cpu_workers
     is_alone = asked.cpu_is_own_process and not asked.gpus
@@ -155,6 +163,12 @@ def _check_memory(config: RunConfig, part: GraphPartition, limits: Limits) -> No
             f"about {format_bytes(needed)} of memory; expected at most {format_bytes(most)} "
             "(most-memory-mib in this client's agent.toml)"
         )
+
+
+def _has_room_for_workers(config: RunConfig, part: GraphPartition, limits: Limits) -> bool:
+    """Return whether a worker on each core would stay within the client's memory."""
+    workers = available_cores() * WORKER_BYTES
+    return training_bytes(config, part) + workers <= _most_bytes(limits)
 
 
 def question_bytes(limits: Limits) -> int:

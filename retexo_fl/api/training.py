@@ -120,9 +120,9 @@ class Training:
 
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""
-        if self.config.devices != "cpu":
-            told = DEVICES.module("trainers", f"devices: {self.config.devices}").devices_told
-            self.tell(told(self.config))
+        wanted = DEVICES.wanted_by(config_values(self.config))
+        if wanted and self.config.devices != "cpu":
+            self.tell(DEVICES.module("trainers", wanted).devices_told(self.config))
 
 
 def placed(

@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.config import RunConfig
-from retexo_fl.device_names import available_cores, parse_devices
+from retexo_fl.device_names import parse_devices
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.schedule import Schedule
@@ -20,7 +20,7 @@ from retexo_fl.training.stage_model import ModelShape, StageModel
 
 #: A client's process without a part (docs/edge.md), and a worker process (docs/devices.md).
 PROCESS_BYTES: Final = 300_000_000
-_WORKER_BYTES: Final = 160_000_000
+WORKER_BYTES: Final = 160_000_000
 #: Copies of a model's weights at once: as they came, bound, gradient, optimizer, update, answer.
 WEIGHT_COPIES: Final = 8
 _CONTROL_GROUP: Final = Path("/proc/self/cgroup")
@@ -42,9 +42,8 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
     """
     asked = parse_devices(config.devices)
     workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
-    workers = available_cores() if asked.is_auto else workers
     weights = np.dtype(config.dtype).itemsize * WEIGHT_COPIES * _weight_count(_stages(config, part))
-    return PROCESS_BYTES + workers * _WORKER_BYTES + rows_bytes(config, part) + weights
+    return PROCESS_BYTES + workers * WORKER_BYTES + rows_bytes(config, part) + weights
 
 
 def rows_bytes(config: RunConfig, part: GraphPartition) -> float:

@@ -37,7 +37,6 @@ _COMMANDS: Final[Mapping[Addition, tuple[tuple[tuple[str, ...], str], ...]]] = {
     ),
     DEVICES: (
         (("run", "--devices", "cpu:2"), "devices: cpu:2"),
-        (("run", "--devices", "auto"), "devices: auto"),
         (("run", "--engine", "flower", "--devices", "cuda:0,cpu"), "devices: cuda:0,cpu"),
         *(
             (("run", "--algorithm", "drop", "--sampler", it), f"sampler: {it}")

@@ -23,6 +23,7 @@ def test_an_addition_serves_its_own_schemes_alone() -> None:
     [
         ({}, ""),
         ({"sampler": "none", "devices": "cpu", "rounds": 2}, ""),
+        ({"devices": "auto"}, ""),
         ({"devices": "cpu:1"}, "devices: cpu:1"),
         ({"sampler": "gns", "devices": "auto"}, "sampler: gns"),
     ],

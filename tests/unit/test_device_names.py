@@ -127,14 +127,6 @@ def test_workers_take_all_cores_but_two_for_each_gpu(
     assert settled.in_process == (not num_gpus and workers == 1)
 
 
-@pytest.mark.parametrize(("num_gpus", "workers"), [(0, 8), (1, 7), (9, 0)])
-def test_no_more_workers_are_chosen_than_have_something_to_do(num_gpus: int, workers: int) -> None:
-    machine = Machine(num_gpus=num_gpus, num_cores=64, why_no_gpu="")
-    settled = parse_devices("auto").settle(machine, most_workers=8)
-    assert len(settled.names) == num_gpus + workers
-    assert len(parse_devices("cpu:20").settle(machine, most_workers=8).names) == 20
-
-
 def test_absent_gpu_alone_leaves_the_own_process() -> None:
     settled = parse_devices("cuda:3").settle(NO_GPU)
     assert settled.names == ("cpu:0",)

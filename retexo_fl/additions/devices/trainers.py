@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from retexo_fl.additions.devices.training.auto_stage import AutoStage, SpareDevices
 from retexo_fl.additions.devices.training.client_devices import ClientDevices, why_alone
 from retexo_fl.additions.devices.training.device_stage import DevicePlan, DeviceStage
 from retexo_fl.client.log_lines import line
@@ -35,13 +36,11 @@ def check_sampler(config: RunConfig) -> None:
 
 
 def devices_told(config: RunConfig) -> str:
-    """Return what a run's devices are, for its user.
+    """Return what a run's devices are, for its user, where it names them or samples.
 
     Raises:
         ConfigurationError: ``devices`` cannot be read, or names a device twice.
     """
-    if why := why_alone(config):
-        return f"devices: {why}; training on cpu"
     return ClientDevices.of(config).settled.sentence
 
 
@@ -57,7 +56,8 @@ class DeviceTrainers:
         self._config = config
         self._client = client
         self._devices: ClientDevices | None = None
-        self._made: DeviceStage | SampledTrainer | None = None
+        self._spare: SpareDevices | None = None
+        self._made: AutoStage | DeviceStage | SampledTrainer | None = None
 
     def stage(
         self, shape: ModelShape, stage: int, inputs: StageInput, nodes: NodeSets, *, recipe: Recipe
@@ -71,12 +71,18 @@ class DeviceTrainers:
             nodes: The client's labelled nodes.
             recipe: Loss, metric and local steps.
         """
-        devices = self._found()
-        if devices.in_process:
-            return LayerTrainer(shape, stage, inputs, nodes, seed=self._config.seed, recipe=recipe)
-        plan = DevicePlan.of(self._config, devices, client=self._client)
-        self._made = made = DeviceStage(shape, stage, inputs, nodes, recipe=recipe, plan=plan)
-        return made
+        config, client = self._config, self._client
+        if config.devices == "auto":
+            spare = self._spare = self._spare or SpareDevices(config, client=client)
+            if spare.are_any and not why_alone(config):
+                auto = AutoStage(shape, stage, inputs, nodes, recipe=recipe, spare=spare)
+                self._made = auto
+                return auto
+        elif not (devices := self._found()).in_process:
+            plan = DevicePlan.of(config, devices, client=client)
+            self._made = made = DeviceStage(shape, stage, inputs, nodes, recipe=recipe, plan=plan)
+            return made
+        return LayerTrainer(shape, stage, inputs, nodes, seed=config.seed, recipe=recipe)
 
     def whole(
         self, trainer: EndToEndTrainer, inputs: StageInput, nodes: NodeSets, *, recipe: Recipe
@@ -118,8 +124,9 @@ class DeviceTrainers:
     def close(self) -> None:
         """Release all devices; further training starts them again."""
         self.let_go()
-        if self._devices is not None:
-            self._devices.close()
+        for devices in (self._devices, self._spare):
+            if devices is not None:
+                devices.close()
 
     def _found(self) -> ClientDevices:
         if self._devices is None:

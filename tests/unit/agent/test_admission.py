@@ -96,7 +96,7 @@ def test_what_is_allowed_is_what_is_trained(
         # What the owner has chosen counts, whatever a run says.
         ("cpu", "auto", "cpu:8", "cpu"),
         ("", "auto", "auto", "auto"),
-        ("", "cpu:1", "auto", "cpu:1"),
+        ("", "cpu:1", "auto", "cpu"),
     ],
 )
 def test_what_the_machines_owner_says_wins_over_the_run(
@@ -104,6 +104,12 @@ def test_what_the_machines_owner_says_wins_over_the_run(
 ) -> None:
     limits = Limits(devices=own, allow_devices=allowed)
     assert admit({"devices": asked}, part, limits).devices == used
+
+
+def test_workers_that_do_not_fit_into_memory_are_not_thought_of(part: GraphPartition) -> None:
+    for mib, used in ((4096.0, "auto"), (320.0, "cpu")):
+        limits = Limits(most_memory_mib=mib)
+        assert admit({"devices": "auto"}, part, limits).devices == used
 
 
 def test_a_client_without_train_nodes_is_admitted_with_zeros(part: GraphPartition) -> None:

@@ -9,11 +9,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from retexo_fl.additions.devices.training.stage_task import MOST_UNITS
 from retexo_fl.additions.devices.workers.pool import OpenTask, WorkerPool
 from retexo_fl.additions.devices.workers.task import TaskFactory
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.device_names import MAX_CPU_WORKERS, Settled, parse_devices
+from retexo_fl.device_names import Machine, Settled, parse_devices
 from retexo_fl.methods.keys import trains_full_batches
 from retexo_fl.training.recipe import objective_of
 
@@ -39,20 +38,17 @@ class ClientDevices:
         speeds: (W,) that were measured last, for the next stage to begin with; None before.
     """
 
-    def __init__(self, devices: str, *, threads: int, most_workers: int = MAX_CPU_WORKERS) -> None:
+    def __init__(self, devices: str, *, threads: int) -> None:
         """Look what is there; nothing is started.
 
         Args:
             devices: As in a configuration.
             threads: Of each CPU worker.
-            most_workers: That have something to do, where ``devices`` leaves their number open.
 
         Raises:
             ConfigurationError: ``devices`` cannot be read, or names a device twice.
         """
-        self.settled: Settled = parse_devices(devices).settle(
-            threads=threads, most_workers=most_workers
-        )
+        self.settled: Settled = parse_devices(devices).settle(threads=threads)
         self.speeds: Sequence[float] | None = None
         self._threads = threads
         self._held: WorkerPool | None = None
@@ -64,9 +60,9 @@ class ClientDevices:
         Raises:
             ConfigurationError: See above.
         """
-        # A lazy stage has no more pieces; mini-batches are cut at will.
-        most = MOST_UNITS if config.sampler == "none" else MAX_CPU_WORKERS
-        return cls(config.devices, threads=config.threads, most_workers=most)
+        # Several CPU workers would add a mini-batch's sums with other roundings.
+        is_alone = config.devices == "auto" and not Machine.here().num_gpus
+        return cls("cpu" if is_alone else config.devices, threads=config.threads)
 
     @property
     def num_workers(self) -> int:

@@ -23,6 +23,7 @@ from retexo_fl.additions.devices.training.shared_stage import shared_arrays
 from retexo_fl.additions.devices.training.stage_task import (
     GRADIENT,
     ROUND,
+    Cut,
     StageSettings,
     make_stage_task,
     unit_nodes,
@@ -83,6 +84,20 @@ class DevicePlan:
             seed=config.seed,
         )
 
+    def settings(
+        self, shape: ModelShape, stage: int, recipe: Recipe, *, cut: Cut = "pieces"
+    ) -> StageSettings:
+        """Return what devices know of a stage."""
+        return StageSettings(
+            shape=shape,
+            stage=stage,
+            objective=self.objective,
+            label_facts=recipe.label_facts,
+            dropout=self.dropout,
+            seed=self.seed,
+            cut=cut,
+        )
+
 
 class DeviceStage(LayerTrainer):
     """Does what :class:`LayerTrainer` does, with passes over labelled nodes on all devices."""
@@ -108,36 +123,92 @@ class DeviceStage(LayerTrainer):
             plan: Devices.
         """
         super().__init__(shape, stage, inputs, nodes, seed=plan.seed, recipe=recipe)
-        self._plan = plan
-        self._inputs: StageInput = inputs
-        self._settings = StageSettings(
-            shape=shape,
-            stage=stage,
-            objective=plan.objective,
-            label_facts=recipe.label_facts,
-            dropout=plan.dropout,
-            seed=plan.seed,
-        )
+        settings = plan.settings(shape, stage, recipe)
+        prepared = self._facts.prepared
+        self.passes = DevicePasses(prepared, inputs, nodes, settings, plan, size=self.num_weights)
+
+    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
+        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
+        return self.passes.evaluate(weights, which)
+
+    def close(self) -> None:
+        """Let the devices go; the next pass asks for them again."""
+        self.passes.close()
+
+    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
+        return self.passes.sums(weights, dropout, ROUND)
+
+    def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
+        return self.passes.sums(weights, dropout, GRADIENT)
+
+
+class DevicePasses:
+    """Passes of a stage over labelled nodes, in units that devices share."""
+
+    def __init__(
+        self,
+        prepared: object,
+        inputs: StageInput,
+        nodes: NodeSets,
+        settings: StageSettings,
+        plan: DevicePlan,
+        *,
+        size: int,
+    ) -> None:
+        """Cut the nodes; devices are asked for at the first pass.
+
+        Args:
+            prepared: What the stage's layer made of its inputs.
+            inputs: What the stage reads.
+            nodes: Labelled nodes by use.
+            settings: Of the stage.
+            plan: Devices.
+            size: P.
+        """
+        self.devices = plan.devices
+        self._prepared = prepared
+        self._inputs = inputs
+        self._settings = settings
+        self._size = size
         # A node costs its row and, where messages are passed in every round, its edges.
-        messages = not isinstance(self._facts.prepared, AggregatedInput)
-        self._ordered = near_together(nodes, inputs) if messages else nodes
-        self._units = unit_nodes(self._ordered)
+        messages = not isinstance(prepared, AggregatedInput)
+        near = messages and settings.cut == "pieces"
+        self._ordered = near_together(nodes, inputs) if near else nodes
+        self.units = unit_nodes(self._ordered, settings.cut)
         self._costs = np.ones(inputs.num_nodes) + messages * np.diff(inputs.indptr)
         self._balance = MeasuredBalance(
             plan.devices.num_workers,
             mode=plan.balance,
             client=plan.client,
-            unit=f"stage={stage} round",
+            unit=f"stage={settings.stage} round",
             speeds=plan.devices.speeds,
         )
         self._work = np.zeros(plan.devices.num_workers)
         self._task: OpenTask | None = None
 
-    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
-        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
-        costs = np.array([self._costs[getattr(unit, which)].sum() for unit in self._units])
-        found = self._computed(weights, which, costs)
-        return self._tallied(found, which)
+    def costs(self, purpose: str) -> np.ndarray:
+        """Return what each unit costs, relative to each other, for a purpose of a share."""
+        if purpose not in {ROUND, GRADIENT}:
+            return np.array([self._costs[getattr(unit, purpose)].sum() for unit in self.units])
+        costs = self.costs("train") * _GRADIENT_COST
+        return costs + self.costs("validation") if purpose == ROUND else costs
+
+    def open(self) -> OpenTask:
+        """Have the devices make the task, if they have not.
+
+        Raises:
+            DeviceFailed: One cannot.
+        """
+        if self._task is None:
+            self._task = self.devices.open(
+                make_stage_task,
+                shared_arrays(self._inputs, self._prepared, self._ordered),
+                self._settings,
+                num_weights=self._size,
+                num_sums=self._size * len(self.units),
+                dtype=np.dtype(self._settings.shape.dtype),
+            )
+        return self._task
 
     def close(self) -> None:
         """Let the devices go; the next pass asks for them again."""
@@ -145,36 +216,28 @@ class DeviceStage(LayerTrainer):
             self._task.close()
             self._task = None
 
-    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
-        found = self._differentiated(weights, dropout, ROUND)
-        sums = self._added(found)
-        sums.validation = self._tallied(found, "validation")
+    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
+        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
+        return self._tallied(self._computed(weights, which), which)
+
+    def sums(self, weights: np.ndarray, dropout: KeyedDropout, purpose: str) -> PassSums:
+        """Return the gradient at (P,) ``weights``, for a ``ROUND`` with their validation."""
+        assert dropout.rate == self._settings.dropout, "devices know the rate beforehand"
+        numbers = {"round": dropout.round, "step": dropout.step}
+        step = self._computed(weights, purpose, numbers)
+        sums = self._added(step)
+        if purpose == ROUND:
+            seconds = [each.busy_s for each in step.times]
+            self._balance.learn(dropout.round, seconds=seconds, work=self._work.tolist())
+            self.devices.speeds = self._balance.speeds or self.devices.speeds
+            sums.validation = self._tallied(step, "validation")
         return sums
 
-    def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
-        return self._added(self._differentiated(weights, dropout, GRADIENT))
-
-    def _differentiated(self, weights: np.ndarray, dropout: KeyedDropout, purpose: str) -> StepSums:
-        assert dropout.rate == self._settings.dropout, "devices know the rate beforehand"
-        costs = np.array([self._costs[unit.train].sum() for unit in self._units]) * _GRADIENT_COST
-        if purpose == ROUND:
-            costs += [self._costs[unit.validation].sum() for unit in self._units]
-        numbers = {"round": dropout.round, "step": dropout.step}
-        found = self._computed(weights, purpose, costs, numbers)
-        if purpose == ROUND:
-            seconds = [each.busy_s for each in found.times]
-            self._balance.learn(dropout.round, seconds=seconds, work=self._work.tolist())
-            self._plan.devices.speeds = self._balance.speeds or self._plan.devices.speeds
-        return found
-
     def _computed(
-        self,
-        weights: np.ndarray,
-        purpose: str,
-        costs: np.ndarray,
-        numbers: dict[str, int] | None = None,
+        self, weights: np.ndarray, purpose: str, numbers: dict[str, int] | None = None
     ) -> StepSums:
         """Have the units computed, so that the last device is done as early as can be."""
+        costs = self.costs(purpose)
         units = assign(costs, self._balance.ratios)
         if numbers and numbers["round"] % _ROUNDS_PER_PROBE == 0:
             _let_idle_try(units, costs)
@@ -184,46 +247,34 @@ class DeviceStage(LayerTrainer):
             for own in units
         ]
         try:
-            return self._opened().step(weights, shares)
+            return self.open().step(weights, shares)
         except RetexoError:
             # The devices have ended; a resumed training asks for new ones.
             self._task = None
             raise
 
-    def _added(self, found: StepSums) -> PassSums:
+    def _added(self, step: StepSums) -> PassSums:
         """Add the units' sums in their order."""
         total = PassSums()
-        assert found.gradient_sum is not None
-        gradients = found.gradient_sum.reshape(len(self._units), -1)
+        assert step.gradient_sum is not None
+        gradients = step.gradient_sum.reshape(len(self.units), -1)
         for unit, gradient in enumerate(gradients):
-            nodes = len(self._units[unit].train)
-            loss_sum = found.numbers[unit_number(unit, "train-loss")]
-            correct = int(found.numbers[unit_number(unit, "train-correct")])
+            nodes = len(self.units[unit].train)
+            loss_sum = step.numbers[unit_number(unit, "train-loss")]
+            correct = int(step.numbers[unit_number(unit, "train-correct")])
             total.add(
                 PassSums(
                     gradient_sum=gradient.copy() if nodes else None,
-                    is_finite=not found.numbers[unit_number(unit, "infinite")],
+                    is_finite=not step.numbers[unit_number(unit, "infinite")],
                     train=Tally(count=nodes, loss_sum=loss_sum, correct=correct),
                 )
             )
         return total
 
-    def _tallied(self, found: StepSums, which: str) -> Tally:
-        counts: Sequence[int] = [len(getattr(unit, which)) for unit in self._units]
-        tallies = [unit_tally(u, found.numbers, count) for u, count in enumerate(counts)]
+    def _tallied(self, step: StepSums, which: str) -> Tally:
+        counts: Sequence[int] = [len(getattr(unit, which)) for unit in self.units]
+        tallies = [unit_tally(u, step.numbers, count) for u, count in enumerate(counts)]
         return sum(tallies, Tally())
-
-    def _opened(self) -> OpenTask:
-        if self._task is None:
-            self._task = self._plan.devices.open(
-                make_stage_task,
-                shared_arrays(self._inputs, self._facts.prepared, self._ordered),
-                self._settings,
-                num_weights=self.num_weights,
-                num_sums=self.num_weights * len(self._units),
-                dtype=np.dtype(self._settings.shape.dtype),
-            )
-        return self._task
 
 
 def _let_idle_try(units: list[np.ndarray], costs: np.ndarray) -> None:

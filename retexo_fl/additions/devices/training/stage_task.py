@@ -2,7 +2,7 @@
 
 A unit is a fixed piece of the labelled nodes. Sums are returned by unit and added in their order,
 so that the bits of a training depend on no device's share. Their number is bounded, since each has
-a gradient of its own.
+a gradient of its own. Units that are the batches of a pass in one process leave the bits of that.
 
 Symbols: U units, P parameters.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from itertools import zip_longest
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.recipe import Objective, Recipe
 from retexo_fl.training.stage_model import ModelShape, StageModel
-from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass
+from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import Tally
 
 #: Purposes of a share: the gradient of the train nodes and a tally of the validation nodes, or the
@@ -36,6 +37,10 @@ LEAST_NODES: Final = 128
 MOST_UNITS: Final = 8
 _USES: Final = ("train", "validation", "test")
 
+#: How labelled nodes are cut: in pieces of any size; in the batches of a pass; in those of a pass
+#: over train and validation nodes together. Of ``test`` nodes only pieces have any.
+Cut = Literal["pieces", "batches", "pairs"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSettings:
@@ -48,6 +53,7 @@ class StageSettings:
         label_facts: What the loss knows of all clients' labels; may be empty.
         dropout: Rate.
         seed: Of the training.
+        cut: What its units are.
     """
 
     shape: ModelShape
@@ -56,25 +62,28 @@ class StageSettings:
     label_facts: tuple[float, ...] = ()
     dropout: float
     seed: int
+    cut: Cut = "pieces"
 
 
-def unit_nodes(nodes: NodeSets) -> list[NodeSets]:
-    """Cut labelled nodes, as they are ordered, into at least one unit, whatever devices there are.
+def unit_nodes(nodes: NodeSets, cut: Cut = "pieces") -> list[NodeSets]:
+    """Cut labelled nodes, as they are ordered, whatever devices there are.
 
     Within a unit nodes are ascending.
     """
-    pieces = {use: _pieces(getattr(nodes, use)) for use in _USES}
-    count = max(map(len, pieces.values()))
     none = np.zeros(0, np.int64)
-    padded = {use: [*found, *[none] * (count - len(found))] for use, found in pieces.items()}
+    if cut == "pieces":
+        units = zip_longest(*(_pieces(getattr(nodes, use)) for use in _USES), fillvalue=none)
+    else:
+        train, validation = chunks(nodes.train), chunks(nodes.validation)
+        if cut == "batches":
+            train, validation = (
+                [*train, *[none] * len(validation)],
+                [*[none] * len(train), *validation],
+            )
+        units = zip_longest(train, validation, [], fillvalue=none)
     return [
-        NodeSets(
-            train=padded["train"][unit],
-            validation=padded["validation"][unit],
-            test=padded["test"][unit],
-            labels=nodes.labels,
-        )
-        for unit in range(count)
+        NodeSets(train=train, validation=validation, test=test, labels=nodes.labels)
+        for train, validation, test in units
     ]
 
 
@@ -99,7 +108,8 @@ class StageTask:
         )
         prepared = prepared_of(model.layer, arrays, dtype)
         self._facts = StageFacts(model, prepared, recipe, device)
-        self._passes = [StagePass(self._facts, nodes) for nodes in unit_nodes(nodes_of(arrays))]
+        units = unit_nodes(nodes_of(arrays), settings.cut)
+        self._passes = [StagePass(self._facts, nodes) for nodes in units]
 
     def prepare(self, share: Share) -> object:
         """Do nothing: what can be prepared is kept from round to round."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from typing import Any
 
 import pytest
 
+from retexo_fl.additions.devices.training import auto_stage
+from retexo_fl.additions.devices.training.auto_stage import AutoStage
+from retexo_fl.additions.devices.training.client_devices import ClientDevices
 from retexo_fl.additions.devices.training.device_stage import DeviceStage
 from retexo_fl.additions.devices.training.sampled_trainer import SampledTrainer
 from retexo_fl.client.trainers import ClientTrainers
@@ -50,15 +54,36 @@ def whole_of(of: ClientTrainers) -> object:
     return of.whole(trainer, made.inputs)
 
 
-@pytest.mark.parametrize(("num_cores", "workers"), [(1, None), (4, 4), (32, 8)])
-def test_auto_takes_the_cores_that_a_stage_has_pieces_for(
-    monkeypatch: pytest.MonkeyPatch, num_cores: int, workers: int | None
+@pytest.mark.parametrize(
+    ("keys", "cores", "may"),
+    [
+        ({}, 2, True),
+        ({}, 1, False),
+        # One batch, which nobody can share without other roundings.
+        ({"model": "sage"}, 2, False),
+        # All of its rounds are over before a worker has started.
+        ({"rounds": 50_000, "last_rounds": 50_000}, 2, False),
+    ],
+)
+def test_auto_may_share_long_stages_of_several_batches(
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], cores: int, may: bool
 ) -> None:
-    machine = Machine(num_gpus=0, num_cores=num_cores, why_no_gpu="PyTorch sees no GPU")
-    monkeypatch.setattr(Machine, "here", lambda: machine)
-    found = stage_of(trainers(devices="auto"))
-    shared = found._plan.devices.num_workers if isinstance(found, DeviceStage) else None
-    assert shared == workers
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(auto_stage, "available_cores", lambda: cores)
+    many = {"rounds": 1_000_000, "last_rounds": 1_000_000} | keys
+    made = stage_of(trainers(devices="auto", **many))
+    assert type(made) is (AutoStage if may else LayerTrainer)
+    assert type(stage_of(trainers(devices="auto", **many), predicts=True)) is LayerTrainer
+
+
+def test_auto_samples_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(whole_of(trainers(devices="auto", algorithm="central", sampler="full"))) is (
+        SampledTrainer
+    )
+    assert ClientDevices.of(config_of(devices="auto", sampler="full")).in_process
+    gpu = Machine(num_gpus=1, num_cores=2, why_no_gpu="")
+    monkeypatch.setattr(Machine, "here", lambda: gpu)
+    assert ClientDevices.of(config_of(devices="auto", sampler="full")).settled.names == ("cuda:0",)
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cuda:0"])

@@ -297,21 +297,25 @@ def test_the_next_stage_begins_with_the_speeds_of_the_last() -> None:
     assert makespans(devices, begun) == [6.0] * 3
 
 
-def test_static_parts_are_equal_in_every_stage() -> None:
+@pytest.mark.parametrize(("balance", "expected"), [("equal", 12.0), ("static", 6.0)])
+def test_parts_that_are_not_dynamic_begin_equal_in_every_stage(
+    balance: str, expected: float
+) -> None:
     made = eight_units()
     devices = DevicesHere([1.0, 3.0])
     devices.speeds = [3.0, 1.0]
-    stage = shared(made, devices, recipe(), balance="static")
-    for number in (1, 64):
+    stage = shared(made, devices, recipe(), balance=balance)
+    for number in (1, 2, 3):
         stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
-    assert makespans(devices) == [12.0, 12.0]
+    assert makespans(devices) == [12.0, expected, expected]
 
 
 def test_attention_is_balanced_by_edges_and_sums_by_rows() -> None:
     attention, sums = (shared(client(m), DevicesHere([1.0]), recipe()) for m in ("gat", "sage"))
     edges = np.diff(client("gat").inputs.indptr)
-    np.testing.assert_array_equal(attention._costs, 1 + edges)
-    np.testing.assert_array_equal(sums._costs, np.ones(600))
+    for stage, costs in ((attention, 1 + edges), (sums, np.ones(600))):
+        of_units = [costs[unit.train].sum() for unit in stage.passes.units]
+        np.testing.assert_array_equal(stage.passes.costs("train"), of_units)
 
 
 # ---- real processes ------------------------------------------------------------------------------
