@@ -10,6 +10,7 @@ from retexo_fl.exchange.block_frames import (
 )
 from retexo_fl.exchange.exact_sums import exact_total, sum_shared
 from retexo_fl.exchange.fixed_vectors import (
+    BYTE_BITS,
     FIXED,
     FIXED8,
     FixedVectors,
@@ -27,6 +28,7 @@ from retexo_fl.exchange.frames import (
 from retexo_fl.exchange.vectors import Vectors, to_csr, to_dense
 
 __all__ = [
+    "BYTE_BITS",
     "DEFAULT_MAX_FRAME_BYTES",
     "FIXED",
     "FIXED8",

@@ -76,6 +76,11 @@ class FixedVectors:
     bits: int
     error_bound: float
 
+    @property
+    def wire_codec(self) -> str:
+        """How the frames of a block of them are written."""
+        return wire_codec(FIXED8 if self.bits == BYTE_BITS else FIXED)
+
     def integers(self, peer: int) -> npt.NDArray[np.int32]:
         """Return the (vectors, width) integers for a peer; made anew at each call."""
         return snap(to_dense(self.vectors[peer]), self.exponent)

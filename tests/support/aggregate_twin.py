@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from retexo_fl.additions.kernel_path.packets.aggregation import MAX_REPLY_BYTES, take_packets
 from retexo_fl.additions.kernel_path.packets.layout import (
     COUNTER_NAMES,
+    FORM_AT,
     MAX_PACKET_BYTES,
     NOT_YET,
     SKIP,
@@ -20,6 +21,7 @@ from retexo_fl.additions.kernel_path.packets.packets import PacketHead, pack_pac
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.additions.kernel_path.xdp.aggregate import AggregateProgram, TableSizes
 from retexo_fl.additions.kernel_path.xdp.udp_frame import udp_frame
+from retexo_fl.exchange.fixed_point import rows_of_bytes
 
 PORT = 7411
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
@@ -42,7 +44,8 @@ class OpenStream:
     Attributes:
         shape: Its vectors.
         head: What its packets say alike.
-        rows: First cell in ``acc`` of each vector; uint64 [rows], ``SKIP`` for none.
+        rows: First cell in ``acc`` of each vector, with its form in a stream of bytes; uint64
+            [rows], ``SKIP`` for none.
     """
 
     shape: StreamShape
@@ -50,7 +53,11 @@ class OpenStream:
     rows: NDArray[np.uint64]
 
     def packets(
-        self, values: NDArray[np.int32], *, flags: int = 0, seqs: NDArray[np.int64] | None = None
+        self,
+        values: NDArray[np.int32] | NDArray[np.uint8],
+        *,
+        flags: int = 0,
+        seqs: NDArray[np.int64] | None = None,
     ) -> list[bytes]:
         """Return DATA packets of the stream, all of them unless ``seqs`` says which."""
         which = np.arange(self.shape.packets) if seqs is None else seqs
@@ -70,10 +77,12 @@ class Twins:
     """
 
     def __init__(self, *, cells: int, max_cells: int = 22, streams: int = 4) -> None:
-        self.sizes = TableSizes(cells=cells, seen_blocks=16, slots=4096, streams=streams, regions=2)
+        self.sizes = TableSizes(
+            cells=cells, seen_blocks=4 * streams, slots=4096, streams=streams, regions=2
+        )
         self.program = AggregateProgram(PORT, self.sizes, max_cells=max_cells)
         self.tables = Tables.allocate(
-            cells=cells, seen_blocks=16, slots=4096, streams=streams, regions=2
+            cells=cells, seen_blocks=4 * streams, slots=4096, streams=streams, regions=2
         )
         self.max_cells = max_cells
         self._counters = np.zeros(len(COUNTER_NAMES), dtype=np.uint64)
@@ -114,7 +123,12 @@ class Twins:
     ) -> OpenStream:
         """Open a stream in both, with four blocks of seen bits of its own."""
         head = PacketHead(
-            token=0xABCD0000 + number, stream=number, job=JOB, stage=STAGE, sender=number
+            token=0xABCD0000 + number,
+            stream=number,
+            job=JOB,
+            stage=STAGE,
+            sender=number,
+            in_bytes=shape.in_bytes,
         )
         base, self._used_slots = self._used_slots, self._used_slots + shape.rows
         for tables in self.both:
@@ -132,6 +146,7 @@ class Twins:
                 ("sender", number),
                 ("stage", STAGE),
                 ("atomic", atomic),
+                ("in_bytes", shape.in_bytes),
                 ("token", head.token),
             ):
                 record[name] = value
@@ -208,20 +223,36 @@ def places(rows: int, row_cells: int, *, first: int = 0) -> NDArray[np.uint64]:
     return (first + np.arange(rows) * row_cells).astype(np.uint64)
 
 
-def values_of(generator: np.random.Generator, shape: StreamShape) -> NDArray[np.int32]:
-    """Draw the vectors of a stream, of all magnitudes that are allowed; int32 [rows, width]."""
+def with_forms(generator: np.random.Generator, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give vectors of bytes that are not left out forms of all kinds."""
+    forms = generator.integers(0, 19, len(rows)) + 128 * generator.integers(0, 2, len(rows))
+    above = forms.astype(np.uint64) << np.uint64(FORM_AT)
+    return np.where(rows == SKIP, rows, rows | above)
+
+
+def values_of(
+    generator: np.random.Generator, shape: StreamShape
+) -> NDArray[np.int32] | NDArray[np.uint8]:
+    """Draw the vectors of a stream, of all magnitudes that are allowed; [rows, width]."""
+    if shape.in_bytes:
+        return generator.integers(0, 256, (shape.rows, shape.width)).astype(np.uint8)
     drawn = generator.integers(-(2**24), 2**24, (shape.rows, shape.width), endpoint=True)
     return drawn.astype(np.int32)
 
 
-def summed(stream: OpenStream, values: NDArray[np.int32], cells: int) -> NDArray[np.int32]:
+def summed(
+    stream: OpenStream, values: NDArray[np.int32] | NDArray[np.uint8], cells: int
+) -> NDArray[np.int32]:
     """Return what ``acc`` holds after a stream was added to zeros; int32 [cells, 16]."""
     padded = np.zeros((stream.shape.rows, stream.shape.row_cells * 16), dtype=np.int64)
+    if stream.shape.in_bytes:
+        forms = (stream.rows >> np.uint64(FORM_AT)).astype(np.uint8)
+        values = rows_of_bytes(values.astype(np.uint8), np.where(stream.rows == SKIP, 0, forms))
     padded[:, : stream.shape.width] = values
     acc = np.zeros((cells, 16), dtype=np.int64)
     for row, place in enumerate(stream.rows):
         if place != SKIP:
-            start = int(place)
+            start = int(place) % 2**FORM_AT
             acc[start : start + stream.shape.row_cells] += padded[row].reshape(-1, 16)
     return acc.astype(np.int32)
 

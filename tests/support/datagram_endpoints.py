@@ -151,9 +151,15 @@ def grant(
     handle: int = 0,
     sender: int = 0,
     packet_cells: int = 22,
+    forms: NDArray[np.uint8] | None = None,
 ) -> StreamGrant:
     incoming = IncomingStream(
-        sender=sender, rows=len(where), width=width, packet_cells=packet_cells, places=where
+        sender=sender,
+        rows=len(where),
+        width=width,
+        packet_cells=packet_cells,
+        places=where,
+        forms=forms,
     )
     return receiver.open_stream(key, incoming, handle)
 
@@ -161,7 +167,7 @@ def grant(
 def send(
     sender: DatagramEndpoint,
     key: bytes,
-    values: NDArray[np.int32],
+    values: NDArray[np.int32] | NDArray[np.uint8],
     to: Sequence[tuple[DatagramEndpoint, StreamGrant]],
     *,
     number: int = 0,

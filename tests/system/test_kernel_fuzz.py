@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
-from tests.support.aggregate_twin import PORT, OpenStream, Twins
+from tests.support.aggregate_twin import PORT, OpenStream, Twins, with_forms
 from tests.support.fuzzed_packets import fuzzed_packets
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
@@ -35,15 +35,20 @@ _CELLS = 1200
 
 
 def open_streams(twins: Twins, generator: np.random.Generator) -> list[OpenStream]:
-    """Two streams that share rows, one of another exchange, and one with rows to skip."""
+    """Three streams that share rows, one of them of bytes, and one of another exchange.
+
+    One more is of bytes, and has rows to skip.
+    """
     shapes = [(40, 64, 22), (25, 50, 22), (30, 100, 21), (60, 16, 5)]
     opened = []
     for number, (rows, width, packet_cells) in enumerate(shapes):
-        shape = StreamShape(rows, width, packet_cells)
+        shape = StreamShape.in_room(rows, width, packet_cells, in_bytes=number in {1, 3})
         chosen = generator.permutation(_CELLS // shape.row_cells)[:rows] * shape.row_cells
         places = chosen.astype(np.uint64)
         if number == 3:
             places[::7] = np.uint64(2**64 - 1)
+        if shape.in_bytes:
+            places = with_forms(generator, places)
         opened.append(twins.open_stream(number, shape, places, region=int(number == 2)))
     twins.expect(sum(opened[number].shape.packets for number in (0, 1, 3)))
     twins.expect(opened[2].shape.packets, region=1)

@@ -87,11 +87,13 @@ def counters(made: Sequence[AgentProcess]) -> dict[str, int]:
     return {name: sum(each[name] for each in told) for name in told[0]}
 
 
-def planned_packets(parts: Sequence[GraphPartition], plan: str, widths: Sequence[int]) -> int:
+def planned_packets(
+    parts: Sequence[GraphPartition], plan: str, widths: Sequence[int], *, in_bytes: bool = False
+) -> int:
     """Packets of all vectors of some exchanges, each sent once."""
     plans = [BoundaryPlan.from_partition(part, plan) for part in parts]
     return sum(
-        StreamShape(peer.send.count, width, _PACKET_CELLS).packets
+        StreamShape.in_room(peer.send.count, width, _PACKET_CELLS, in_bytes=in_bytes).packets
         for each in plans
         for peer in each.peers
         for width in widths
@@ -148,18 +150,25 @@ def test_the_kernel_adds_what_one_process_adds(
     assert found["socket_data"] == found["malformed"] == found["foreign"] == 0
 
 
+@pytest.mark.parametrize(("more", "hidden"), [({}, 24), (LEAN, 28)])
 def test_planned_packets_come_by_the_kernel_and_none_by_a_socket(
-    tmp_path: Path, four: list[AgentProcess], parts: list[GraphPartition]
+    tmp_path: Path,
+    four: list[AgentProcess],
+    parts: list[GraphPartition],
+    more: dict[str, Any],
+    hidden: int,
 ) -> None:
     # Of a width that no other training here has: nothing is in the cache but the input layer.
-    keys = {**KEYS, "clients": 4, "boundary-plan": "cover", "hidden": 24, "model": "gcn"}
+    keys = {**KEYS, "clients": 4, "boundary-plan": "cover", "model": "gcn", **more}
+    keys["hidden"] = hidden
     widths = [parts[0].num_features, keys["hidden"]]
     before = counters(four)
 
     train_with(four, configured(tmp_path / "agents", **keys))
 
     found = {name: value - before[name] for name, value in counters(four).items()}
-    assert found["data_new"] == planned_packets(parts, "cover", widths)
+    planned = planned_packets(parts, "cover", widths, in_bytes=more == LEAN)
+    assert found["data_new"] == planned
     assert found["packets_sent"] >= found["data_new"]
     assert found["socket_data"] == found["bad_checksum"] == found["malformed"] == 0
     # One wake-up for each client and exchange at most: the rest stays in the kernel.
@@ -232,9 +241,11 @@ def test_exchanges_that_recur_go_without_notices(tmp_path: Path, four: list[Agen
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
 
 
-@pytest.mark.parametrize("scheme", ["udp", "af-xdp"])
-def test_cables_that_lose_and_double_packets_change_no_bit(tmp_path: Path, scheme: str) -> None:
-    keys = {**KEYS, "clients": 3, "boundary-plan": "cover"}
+@pytest.mark.parametrize(("scheme", "more"), [("udp", {}), ("udp", LEAN), ("af-xdp", LEAN)])
+def test_cables_that_lose_and_double_packets_change_no_bit(
+    tmp_path: Path, scheme: str, more: dict[str, Any]
+) -> None:
+    keys = {**KEYS, "clients": 3, "boundary-plan": "cover", **more}
     parts = make_parts(make_config(keys))
     with federation(tmp_path, parts, scheme, lost=0.05, doubled=0.05) as made:
         train_with(made, configured(tmp_path / "agents", **keys))
@@ -250,7 +261,8 @@ def assert_each_came_once(
 ) -> None:
     """Each packet of the plan counted once, though some came twice and were sent again."""
     widths = [parts[0].num_features, keys["hidden"]]
-    assert found["data_new"] == planned_packets(parts, "cover", widths)
+    in_bytes = "row-bits" in keys
+    assert found["data_new"] == planned_packets(parts, "cover", widths, in_bytes=in_bytes)
     assert found["data_duplicate"] > 0
     assert found["packets_sent"] > found["data_new"]
 

@@ -26,8 +26,9 @@ from retexo_fl.client.vector_carrier import (
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, encode_block, to_dense
 from retexo_fl.exchange.block import DIGEST_BYTES
+from retexo_fl.exchange.fixed_point import MAX_SHIFT, SIGNED
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _EXPONENT_BIAS: Final = 1024
 _WORD: Final = 1 << 32
 #: Exchanges of one book: as many places as a grant's spare numbers hold, three in each.
@@ -36,6 +37,8 @@ _SECRET_WORDS: Final = 4
 _PLACES_AT: Final = 3 + _SECRET_WORDS
 _PLACE: Final = 1 << 16
 _PLACES_IN_NUMBER: Final = 3
+#: Forms of vectors in one number of a notice: 8 bits each, of 53.
+_FORMS_IN_NUMBER: Final = 6
 #: What follows vectors that were sent by ticket: the exponent, the words of the digest.
 TAIL_NUMBERS: Final = 1 + DIGEST_BYTES // 4
 #: A packet's cells at most: programs in the kernel take no longer ones.
@@ -62,6 +65,8 @@ class Notice:
         digest: 16 bytes over the whole numbers.
         streams: [n] int64, for each vector the stream that it goes in; ascending within a stream.
         by_ticket: The vectors were first sent without it, by a ticket.
+        forms: [n] uint8 where numbers of a byte are sent: how many bits those of each vector are
+            shifted by, and 128 more if they are signed; None where int32 are sent.
     """
 
     exponent: int
@@ -70,6 +75,12 @@ class Notice:
     digest: bytes
     streams: np.ndarray
     by_ticket: bool = False
+    forms: np.ndarray | None = None
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether numbers of a byte are sent."""
+        return self.forms is not None
 
     @property
     def num_streams(self) -> int:
@@ -77,8 +88,8 @@ class Notice:
         return int(self.streams.max(initial=0)) + 1
 
     def numbers(self) -> np.ndarray:
-        """Return it as the (1, 16 + n) float64 block that crosses."""
-        found = np.zeros((1, CONTROL_NUMBERS + len(self.streams)))
+        """Return it as the (1, 16 + n + n / 6) float64 block that crosses."""
+        found = np.zeros((1, _notice_width(len(self.streams))))
         found[0, :5] = (
             _VERSION,
             self.exponent + _EXPONENT_BIAS,
@@ -88,7 +99,15 @@ class Notice:
         )
         found[0, 5:9] = np.frombuffer(self.digest, dtype="<u4")
         found[0, 9] = self.by_ticket
-        found[0, CONTROL_NUMBERS:] = self.streams
+        found[0, 10] = self.in_bytes
+        forms_at = CONTROL_NUMBERS + len(self.streams)
+        found[0, CONTROL_NUMBERS:forms_at] = self.streams
+        if self.forms is not None:
+            padded = np.zeros((found.shape[1] - forms_at, 8), dtype=np.uint8)
+            of_vectors = np.zeros(len(padded) * _FORMS_IN_NUMBER, dtype=np.uint8)
+            of_vectors[: len(self.forms)] = self.forms
+            padded[:, :_FORMS_IN_NUMBER] = of_vectors.reshape(-1, _FORMS_IN_NUMBER)
+            found[0, forms_at:] = padded.view("<u8")[:, 0]
         return found
 
     @classmethod
@@ -100,8 +119,11 @@ class Notice:
         """
         numbers = _whole(block, sender, "notice")
         version, exponent, packet_cells, num_streams, stored, *digest = numbers[:9].tolist()
-        by_ticket = int(numbers[9])
-        streams = numbers[CONTROL_NUMBERS:]
+        by_ticket, in_bytes = int(numbers[9]), int(numbers[10])
+        count = (len(numbers) - CONTROL_NUMBERS) * _FORMS_IN_NUMBER // (_FORMS_IN_NUMBER + 1)
+        streams = numbers[CONTROL_NUMBERS : CONTROL_NUMBERS + count]
+        words = numbers[CONTROL_NUMBERS + count :].astype("<u8")
+        forms = words.view(np.uint8).reshape(-1, 8)[:, :_FORMS_IN_NUMBER].reshape(-1)[:count]
         if (
             version != _VERSION
             or not 1 <= packet_cells <= MOST_PACKET_CELLS
@@ -109,7 +131,10 @@ class Notice:
             or num_streams != streams.max(initial=0) + 1
             or not 1 <= num_streams <= MOST_STREAMS
             or not (numbers[5:9] < _WORD).all()
-            or by_ticket > 1
+            or by_ticket + in_bytes > 1
+            or not (words < 1 << 8 * _FORMS_IN_NUMBER).all()
+            or not in_bytes >= words.any()
+            or ((forms & (SIGNED - 1)) > MAX_SHIFT).any()
         ):
             raise RemoteProtocolError(
                 f"client {sender}: a notice of datagrams with {numbers[:5].tolist()}; "
@@ -122,6 +147,7 @@ class Notice:
             digest=np.array(digest, dtype="<u4").tobytes(),
             streams=streams,
             by_ticket=bool(by_ticket),
+            forms=forms if in_bytes else None,
         )
 
 
@@ -222,7 +248,7 @@ def notice_header(block: BlockHeader) -> BlockHeader:
         block,
         layer=block.layer + CONTROL_LAYERS,
         num_vectors=1,
-        width=CONTROL_NUMBERS + block.num_vectors,
+        width=_notice_width(block.num_vectors),
         dtype="float64",
     )
 
@@ -255,6 +281,10 @@ def tail_rows(width: int) -> int:
 def job_number(job: str) -> int:
     """Return the 32 bits that name a job in packets."""
     return int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "little")
+
+
+def _notice_width(vectors: int) -> int:
+    return CONTROL_NUMBERS + vectors + -(-vectors // _FORMS_IN_NUMBER)
 
 
 def _whole(block: np.ndarray, client: int, what: str) -> np.ndarray:

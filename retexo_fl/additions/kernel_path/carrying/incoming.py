@@ -266,7 +266,8 @@ class IncomingExchange:
 
     def _open_stream(self, peer: int, notice: Notice, number: int, width: int) -> tuple[int, int]:
         assert self._layout is not None
-        places = self._layout.places[peer][notice.streams == number]
+        chosen = notice.streams == number
+        places = self._layout.places[peer][chosen]
         granted = self._endpoint.open_stream(
             self._name,
             IncomingStream(
@@ -276,6 +277,7 @@ class IncomingExchange:
                 width=width,
                 packet_cells=notice.packet_cells,
                 places=places,
+                forms=None if notice.forms is None else notice.forms[chosen],
                 # A peer is not to learn what others sent.
             ),
             _ROWS,

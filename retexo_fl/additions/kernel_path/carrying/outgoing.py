@@ -28,8 +28,8 @@ from retexo_fl.additions.kernel_path.endpoint.records import Destination, Stream
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.client.vector_carrier import MOST_GRANTS
-from retexo_fl.exchange import BlockHeader, encode_block
-from retexo_fl.exchange.fixed_point import unsnap
+from retexo_fl.exchange import BYTE_BITS, BlockHeader, FixedVectors, encode_block
+from retexo_fl.exchange.fixed_point import byte_rows
 
 #: Peers that take one packet together wait so long for the last of them to agree.
 _GATHER_S: Final = 2.0
@@ -42,7 +42,8 @@ class _Recipient:
 
     Attributes:
         header: Of the block that the vectors would make.
-        values: [n, width] int32.
+        steps: [n, width] int32.
+        values: As they are sent: the same, or numbers of a byte.
         notice: The notice for it.
         address: Where it takes datagrams.
         grant: Its last grant.
@@ -55,6 +56,7 @@ class _Recipient:
     """
 
     header: BlockHeader
+    steps: np.ndarray
     values: np.ndarray
     notice: Notice
     address: str
@@ -73,20 +75,18 @@ class OutgoingExchange:
     Args:
         name: Names the exchange at the endpoint.
         headers: By peer, the header of the block that the vectors would make.
-        values: By peer, [n, width] int32.
-        exponent: The values are these whole numbers times ``2 ** -exponent``.
+        fixed: The vectors.
         streams: How they are put into streams.
         addresses: Where each peer takes datagrams.
         endpoint: Sends them.
         books: Tickets of peers, for this and for later exchanges.
     """
 
-    def __init__(  # noqa: PLR0913 - what is sent, and what sends it
+    def __init__(
         self,
         name: bytes,
         headers: Mapping[int, BlockHeader],
-        values: Mapping[int, np.ndarray],
-        exponent: int,
+        fixed: FixedVectors,
         streams: Streams,
         *,
         addresses: Mapping[int, str],
@@ -94,6 +94,7 @@ class OutgoingExchange:
         books: HeldBooks,
     ) -> None:
         self._name = name
+        self._fixed = fixed
         self._streams = streams
         self._endpoint = endpoint
         self._books = books
@@ -105,23 +106,26 @@ class OutgoingExchange:
         cells = min(*on_paths, MOST_PACKET_CELLS)
         self._recipients = {}
         for peer in sorted(headers):
+            steps = fixed.integers(peer)
+            in_bytes = byte_rows(steps) if fixed.bits == BYTE_BITS else None
+            values, forms = in_bytes or (steps, None)
             notice = Notice(
-                exponent=exponent,
+                exponent=fixed.exponent,
                 packet_cells=cells,
                 stored=0,
                 digest=b"",
                 streams=streams.numbers[peer],
+                forms=forms,
             )
             ticket = None
-            if notice.num_streams == 1 and not streams.members:
+            if notice.num_streams == 1 and not streams.members and not notice.in_bytes:
                 ticket = books.take(headers[peer], packet_cells=cells)
             recipient = _Recipient(
                 header=headers[peer],
-                values=values[peer],
+                steps=steps,
+                values=values,
                 address=addresses[peer],
-                notice=replace(notice, by_ticket=True)
-                if ticket
-                else _described(notice, values[peer]),
+                notice=replace(notice, by_ticket=True) if ticket else _described(notice, steps),
                 ticket=ticket,
             )
             recipient.next_grant = self._grant(recipient, 0)
@@ -209,16 +213,15 @@ class OutgoingExchange:
             self._books.forget(partial(_is_between, recipient.header))
         if recipient.ticket is not None:
             recipient.ticket = None
-            recipient.notice = _described(recipient.notice, recipient.values)
+            recipient.notice = _described(recipient.notice, recipient.steps)
             self._announce(recipient, depot)
         if grant.way is Way.DATAGRAMS:
             recipient.awaited = set(range(recipient.notice.num_streams))
         if grant.way is Way.BLOCK:
             header = recipient.header
-            values = unsnap(
-                recipient.values, recipient.notice.exponent, np.dtype(header.dtype).type
-            )
-            depot.send_block(header.key, encode_block(header, values).frames)
+            vectors = self._fixed.vectors[header.receiver]
+            block = encode_block(header, vectors, codec=self._fixed.wire_codec)
+            depot.send_block(header.key, block.frames)
 
     @staticmethod
     def _announce(recipient: _Recipient, depot: BlockDepot) -> None:
@@ -231,7 +234,7 @@ class OutgoingExchange:
         recipient.sending[0] = key
         self._endpoint.send(
             key,
-            with_tail(recipient.values, recipient.notice.exponent, header.weights_digest),
+            with_tail(recipient.steps, recipient.notice.exponent, header.weights_digest),
             [Destination(address=recipient.address, grant=ticket.grant)],
             job=job_number(header.job),
             stage=header.layer,
@@ -312,9 +315,9 @@ def _is_between(header: BlockHeader, form: BlockHeader) -> bool:
     return (form.job, form.receiver) == (header.job, header.receiver)
 
 
-def _described(notice: Notice, values: np.ndarray) -> Notice:
+def _described(notice: Notice, steps: np.ndarray) -> Notice:
     """Return a notice with what the receiver chooses by."""
-    return replace(notice, stored=int(np.count_nonzero(values)), digest=_digest(values))
+    return replace(notice, stored=int(np.count_nonzero(steps)), digest=_digest(steps))
 
 
 def _digest(values: np.ndarray) -> bytes:

@@ -22,7 +22,7 @@ from retexo_fl.additions.kernel_path.endpoint.endpoint import DatagramEndpoint
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId
-from retexo_fl.exchange import BlockHeader
+from retexo_fl.exchange import BlockHeader, FixedVectors
 
 
 class VectorPath:
@@ -90,16 +90,14 @@ class VectorPath:
     def send(
         self,
         headers: Mapping[int, BlockHeader],
-        values: Mapping[int, np.ndarray],
-        exponent: int,
+        fixed: FixedVectors,
         streams: Streams,
     ) -> Mapping[int, Notice]:
         """Carry vectors to peers; an exchange that is carried already continues.
 
         Args:
             headers: By peer, the header of the block that the vectors would make.
-            values: By peer, [n, width] int32; kept until the exchange is forgotten.
-            exponent: The values are these whole numbers times ``2 ** -exponent``.
+            fixed: The vectors; kept until the exchange is forgotten.
             streams: How they are put into streams.
 
         Returns:
@@ -117,8 +115,7 @@ class VectorPath:
             outgoing = OutgoingExchange(
                 self._name(exchange, "out"),
                 headers,
-                values,
-                exponent,
+                fixed,
                 streams,
                 addresses=addresses,
                 endpoint=self._endpoint,

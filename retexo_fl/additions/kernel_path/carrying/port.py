@@ -138,9 +138,7 @@ class JobVectors:
         streams = alone(counts)
         if self._broadcasts and rows is not None:
             streams = together({peer: rows[peer] for peer in headers}, least_rows=_LEAST_ROWS)
-        notices = self._path.send(
-            headers, {peer: fixed.integers(peer) for peer in headers}, fixed.exponent, streams
-        )
+        notices = self._path.send(headers, fixed, streams)
         return {peer: datagram_traffic(headers[peer], notice) for peer, notice in notices.items()}
 
     def expect(

@@ -28,8 +28,8 @@ _VALUE_BYTES = 4
 def datagram_traffic(header: BlockHeader, notice: Notice) -> Traffic:
     """Return the bytes of one client's vectors for one peer.
 
-    ``payload`` is 4 bytes a value; ``wire`` is packets with their headers down to IP's, with the
-    zeros that fill a vector's last cell. The notice and the grant that answers it are ``control``;
+    ``payload`` is 4 bytes a value, or one; ``wire`` is packets with their headers down to IP's and
+    the zeros that fill cells and packets. The notice and the grant that answers it are ``control``;
     by ticket there are none, and what follows the vectors is ``wire``.
 
     Args:
@@ -41,15 +41,17 @@ def datagram_traffic(header: BlockHeader, notice: Notice) -> Traffic:
         rows = int(np.count_nonzero(notice.streams == number))
         if notice.by_ticket:
             rows += tail_rows(header.width)
-        shape = StreamShape(rows, header.width, notice.packet_cells)
+        shape = StreamShape.in_room(
+            rows, header.width, notice.packet_cells, in_bytes=notice.in_bytes
+        )
         wire += shape.total_bytes + shape.packets * IP_UDP_BYTES
     control = 0
     if not notice.by_ticket:
         frames = control_frames(notice_header(header), notice.numbers())
         control = sum(map(len, frames)) + grant_bytes(len(header.job), notice.num_streams)
-    values = header.num_vectors * header.width
+    payload = header.num_vectors * header.width * (1 if notice.in_bytes else _VALUE_BYTES)
     return Traffic(
-        boundary=Volume(messages=1, raw=header.raw_bytes, payload=values * _VALUE_BYTES, wire=wire),
+        boundary=Volume(messages=1, raw=header.raw_bytes, payload=payload, wire=wire),
         control=Volume(messages=0, payload=control, wire=control),
     )
 

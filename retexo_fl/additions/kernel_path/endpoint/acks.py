@@ -53,7 +53,7 @@ class Heard:
 
 def ack_terms(head: PacketHead) -> tuple[int, int, int]:
     """Return what the headers of a stream's acknowledgements have in common, beside the token."""
-    start = int.from_bytes(bytes(_START), "little")
+    start = int.from_bytes(bytes((*_START, head.in_bytes)), "little")
     return start, head.stream | head.job << _HALF, head.stage | head.sender << 16
 
 

@@ -114,7 +114,12 @@ class TableArena:
     ) -> StreamGrant:
         """Open a stream into a block of rows; see :meth:`DatagramEndpoint.open_stream`."""
         exchange = self._exchange(key)
-        shape = StreamShape(incoming.rows, incoming.width, incoming.packet_cells)
+        shape = StreamShape.in_room(
+            incoming.rows,
+            incoming.width,
+            incoming.packet_cells,
+            in_bytes=incoming.forms is not None,
+        )
         present = exchange.streams.get((incoming.sender, handle, incoming.number))
         if present is not None:
             if present.shape != shape:

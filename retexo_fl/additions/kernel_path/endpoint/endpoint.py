@@ -196,7 +196,7 @@ class DatagramEndpoint:
     def send(
         self,
         key: bytes,
-        values: NDArray[np.int32],
+        values: NDArray[np.int32] | NDArray[np.uint8],
         destinations: Sequence[Destination],
         *,
         job: int,
@@ -204,14 +204,15 @@ class DatagramEndpoint:
         sender: int,
         packet_cells: int,
     ) -> None:
-        """Send (rows, width) int32 to one destination or, the same packets, to several.
+        """Send vectors to one destination or, the same packets, to several.
 
         Under a key that is known, destinations that are new join, and those with another grant
         than before begin anew: their receiver started anew.
 
         Args:
             key: Names it in other calls.
-            values: Read until all packets were acknowledged or forgotten: must not change.
+            values: (rows, width) int32 or, of a byte each, uint8. Read until all packets were
+                acknowledged or forgotten: must not change.
             destinations: Who gets it.
             job: Of the receivers' exchange; ``stage`` and ``packet_cells`` likewise.
             stage: See above.

@@ -56,7 +56,7 @@ class Outgoing:
     def send(  # noqa: PLR0913 - all of what packets say, by name
         self,
         key: bytes,
-        values: NDArray[np.int32],
+        values: NDArray[np.int32] | NDArray[np.uint8],
         destinations: Sequence[Destination],
         *,
         job: int,

@@ -26,6 +26,8 @@ class IncomingStream:
         places: (rows,) int64: the accumulator row of the block in which each vector lands;
             -1 = not for this receiver (a broadcast holds other receivers' vectors, too).
         number: Distinguishes streams of one sender into one block of rows.
+        forms: (rows,) uint8 the form of each vector where numbers of a byte come: how many bits
+            they are shifted by, and 128 more if they are signed; None where int32 come.
     """
 
     sender: int
@@ -34,6 +36,7 @@ class IncomingStream:
     packet_cells: int
     places: np.ndarray
     number: int = 0
+    forms: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,20 +51,23 @@ class SendingStream:
 
     def __init__(
         self,
-        values: NDArray[np.int32],
+        values: NDArray[np.int32] | NDArray[np.uint8],
         *,
         packet_cells: int,
         job: int,
         stage: int,
         sender: int,
     ) -> None:
-        if values.ndim != 2 or values.dtype != np.int32 or not values.flags.c_contiguous:
+        is_known = values.dtype in {np.dtype(np.int32), np.dtype(np.uint8)}
+        if values.ndim != 2 or not is_known or not values.flags.c_contiguous:
             raise LocalProtocolError(
                 f"vectors to send: {values.dtype} {values.shape}, "
-                "expected contiguous int32 [rows, width]"
+                "expected contiguous int32 or uint8 [rows, width]"
             )
         self.values = values
-        self.shape = StreamShape(len(values), values.shape[1], packet_cells)
+        self.shape = StreamShape.in_room(
+            len(values), values.shape[1], packet_cells, in_bytes=values.dtype == np.uint8
+        )
         self.terms = (self.shape, job, stage, sender)
         self.routes: dict[str, Route] = {}
         self.group: Group | None = None
@@ -213,7 +216,12 @@ class SendingStream:
     def _head(self, grant: StreamGrant) -> PacketHead:
         _, job, stage, sender = self.terms
         return PacketHead(
-            token=grant.token, stream=grant.stream, job=job, stage=stage, sender=sender
+            token=grant.token,
+            stream=grant.stream,
+            job=job,
+            stage=stage,
+            sender=sender,
+            in_bytes=self.shape.in_bytes,
         )
 
     def _next_deadline_s(self, waiting: Sequence[Route], now_s: float, *, has_more: bool) -> float:

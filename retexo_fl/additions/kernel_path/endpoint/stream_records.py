@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from retexo_fl.additions.kernel_path.endpoint.exchange_state import Exchange, OpenStream
 from retexo_fl.additions.kernel_path.endpoint.records import IncomingStream
-from retexo_fl.additions.kernel_path.packets.layout import SKIP, Tables
+from retexo_fl.additions.kernel_path.packets.layout import FORM_AT, SKIP, Tables
 from retexo_fl.errors import LocalProtocolError
 
 
 def first_cells(
     incoming: IncomingStream, start: int, rows: int, row_cells: int
 ) -> NDArray[np.uint64]:
-    """Return where each of a stream's vectors is added, or ``SKIP``.
+    """Return where each of a stream's vectors is added, and its form, or ``SKIP``.
 
     Args:
         incoming: The stream; its places are rows of a block.
@@ -33,6 +33,8 @@ def first_cells(
             f"stream of {incoming.sender}: expected {incoming.rows} places from -1 to {rows - 1}"
         )
     slots = (start + places * row_cells).astype(np.uint64)
+    if incoming.forms is not None:
+        slots |= incoming.forms.astype(np.uint64) << np.uint64(FORM_AT)
     slots[places < 0] = SKIP
     return slots
 
@@ -64,6 +66,7 @@ def describe_stream(
         ("sender", incoming.sender),
         ("stage", exchange.stage),
         ("atomic", int(atomic)),
+        ("in_bytes", int(shape.in_bytes)),
         ("done", 0),
         ("duplicates", 0),
     ):

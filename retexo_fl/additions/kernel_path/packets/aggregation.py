@@ -72,6 +72,7 @@ def take_packets(  # noqa: PLR0913, PLR0917 - what the kernel is given, and thre
         headers,
         buffers.view(np.uint64),
         buffers.view(np.int32),
+        buffers,
         lengths,
         counters,
         replies.view(np.uint64),

@@ -10,6 +10,7 @@ from retexo_fl.additions.kernel_path.packets.compiled import kernel_part
 from retexo_fl.additions.kernel_path.packets.layout import (
     BLOCK_PACKETS,
     CELL_BYTES,
+    CELLS_IN_BYTES,
     COUNTER_NAMES,
     DATAGRAM_VERSION,
     HEADER_BYTES,
@@ -28,6 +29,12 @@ _DATA, _ACK, _PING = (int(kind) for kind in PacketKind)
 
 
 @kernel_part
+def _units(cells: Any, in_bytes: Any) -> Any:
+    """Return what :func:`.units_of` does."""
+    return (cells + CELLS_IN_BYTES - 1) // CELLS_IN_BYTES if in_bytes else cells
+
+
+@kernel_part
 def judge_frame(header: Any, size: Any, room: Any, max_cells: Any) -> Any:
     """Return the counter of a packet that is not to be taken for its form alone."""
     if size < 4 or header.magic != MAGIC:
@@ -36,8 +43,9 @@ def judge_frame(header: Any, size: Any, room: Any, max_cells: Any) -> Any:
         return MALFORMED
     if header.kind == _ACK:
         return PASSED
-    good = header.kind in (_DATA, _PING) and 1 <= header.cells <= max_cells
-    good = good and size <= room and size == HEADER_BYTES + header.cells * CELL_BYTES
+    units = _units(np.int64(header.cells), header.in_bytes)
+    good = header.kind in (_DATA, _PING) and header.in_bytes <= 1 and 1 <= units <= max_cells
+    good = good and size <= room and size == HEADER_BYTES + units * CELL_BYTES
     return GOOD if good else MALFORMED
 
 
@@ -60,7 +68,7 @@ def judge_stream(header: Any, streams: Any, regions: Any, seen: Any) -> Any:
 @kernel_part
 def judge_place(header: Any, stream: Any) -> Any:
     """Return the counter of a packet that does not follow from its stream and number."""
-    if header.zero or header.seq >= stream.packets:
+    if header.in_bytes != stream.in_bytes or header.seq >= stream.packets:
         return MALFORMED
     if header.kind == _PING:
         good = header.cells == 1 and header.first == 0 and header.offset == 0

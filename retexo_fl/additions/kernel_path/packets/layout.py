@@ -1,8 +1,8 @@
 """The bytes of a packet and of a receiver's tables: the same in Python, in numba and in C.
 
-A packet is a 48-byte header and a payload of cells; a cell is 16 values of int32. All of it is
-little-endian. The tables are plain numpy arrays here; the XDP program has them as maps, of which
-the arrays are views.
+A packet is a 48-byte header and a payload of cells. A cell is 16 values, of int32 or of a byte
+each; the payload is padded with zeros to whole 64 bytes. All of it is little-endian. The tables are
+plain numpy arrays here; the XDP program has them as maps, of which the arrays are views.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ HEADER_BYTES: Final = 48
 IP_UDP_BYTES: Final = 28
 CELL_VALUES: Final = 16
 CELL_BYTES: Final = 64
+#: Cells of a byte a value that take the bytes of one of int32.
+CELLS_IN_BYTES: Final = 4
 #: The longest packet: 9,008 bytes, which jumbo frames of 9,216 bytes carry.
 MAX_PACKET_CELLS: Final = 140
 MAX_PACKET_BYTES: Final = HEADER_BYTES + MAX_PACKET_CELLS * CELL_BYTES
@@ -40,6 +42,9 @@ USER_ACK: Final = 2
 
 #: Value of ``slots``: the vector is not for this receiver.
 SKIP: Final = 2**64 - 1
+#: Else its lower half is that cell. Above stands, in a stream of bytes, the form of the vector: how
+#: many bits its numbers are shifted by, and 128 more if they are signed.
+FORM_AT: Final = 32
 #: Value of ``regions["expected"]`` until every stream of the exchange is open.
 NOT_YET: Final = 2**64 - 1
 
@@ -57,7 +62,7 @@ HEADER: Final = np.dtype(
         ("magic", "<u4"),
         ("version", "u1"),
         ("kind", "u1"),
-        ("zero", "u1"),
+        ("in_bytes", "u1"),
         ("flags", "u1"),
         ("token", "<u8"),
         ("stream", "<u4"),
@@ -72,7 +77,8 @@ HEADER: Final = np.dtype(
     ]
 )
 
-#: A sender's stream; ``token`` 0: free or closed. ``done`` and ``duplicates`` count packets.
+#: A sender's stream; ``token`` 0: free or closed. ``done`` and ``duplicates`` count packets. With
+#: ``in_bytes`` 1 its values are numbers of a byte, and its slots say how they are added.
 STREAM: Final = np.dtype(
     [
         ("token", "<u8"),
@@ -87,7 +93,8 @@ STREAM: Final = np.dtype(
         ("sender", "<u2"),
         ("stage", "<u2"),
         ("atomic", "u1"),
-        ("pad0", "u1", 3),
+        ("in_bytes", "u1"),
+        ("pad0", "u1", 2),
         ("done", "<u4"),
         ("duplicates", "<u4"),
         ("pad1", "<u8"),
@@ -132,8 +139,8 @@ class Tables:
     Attributes:
         acc: Accumulators, int32 [cells, 16].
         seen: Which packets were taken, uint64 [blocks, 8]; one block is 512 packets of a stream.
-        slots: For each vector of a stream the first of its cells in ``acc``, or ``SKIP``;
-            uint64 [n].
+        slots: For each vector of a stream the first of its cells in ``acc`` and its form, or
+            ``SKIP``; uint64 [n].
         streams: Records of ``STREAM`` [n].
         regions: Records of ``REGION`` [n].
     """

@@ -43,7 +43,8 @@ def _copy_cells(  # noqa: PLR0917
     values: Any, width: Any, row_cells: Any, start: Any, cells: Any, packet: Any
 ) -> None:
     """Copy flat cells from ``start`` on behind a packet's header, vectors padded with zeros."""
-    target = packet[HEADER_BYTES // 4 : HEADER_BYTES // 4 + cells * CELL_VALUES]
+    first = HEADER_BYTES // packet.itemsize
+    target = packet[first : first + cells * CELL_VALUES]
     if width == row_cells * CELL_VALUES:
         source = values[start * CELL_VALUES : (start + cells) * CELL_VALUES]
         for column in range(len(target)):
@@ -69,19 +70,53 @@ def checksum_of(words: Any) -> Any:
     return covered_sum(words, len(words))
 
 
-@compiled(
-    _WORDS,
-    types.int32[::1],
-    types.int64,
-    types.int64,
-    types.int64,
-    types.int64,
-    types.int64[::1],
-    types.uint8[::1],
-    types.uint64[:, ::1],
-    types.int32[:, ::1],
-    types.int64[::1],
-)
+@kernel_part
+def _write(  # noqa: PLR0913, PLR0917
+    template: Any,
+    values: Any,
+    width: Any,
+    row_cells: Any,
+    packet_cells: Any,
+    all_cells: Any,
+    seqs: Any,
+    flags: Any,
+    out_words: Any,
+    out_values: Any,
+    lengths: Any,
+) -> bool:
+    """Write packets of values of any kind; see :func:`pack`."""
+    cell_bytes = CELL_VALUES * values.itemsize
+    for index in range(len(seqs)):
+        if seqs[index] < 0 or seqs[index] * packet_cells >= all_cells:
+            return False
+    for index in range(len(seqs)):
+        seq = seqs[index]
+        start = seq * packet_cells
+        cells = min(packet_cells, all_cells - start)
+        units = (cells * cell_bytes + CELL_BYTES - 1) // CELL_BYTES
+        lengths[index] = HEADER_BYTES + units * CELL_BYTES
+        words = out_words[index]
+        if units * CELL_BYTES > cells * cell_bytes:
+            words[HEADER_WORDS + (units - 1) * CELL_WORDS : HEADER_WORDS + units * CELL_WORDS] = 0
+        _copy_cells(values, width, row_cells, start, cells, out_values[index])
+        words[0] = template[0] | (np.uint64(flags[index]) << np.uint64(56))
+        words[1] = template[1]
+        words[2] = template[2]
+        words[4] = template[4] | (np.uint64(seq) << _HALF_BITS)
+        offset_and_cells = np.uint64(start % row_cells) | (np.uint64(cells) << np.uint64(16))
+        words[5] = np.uint64(start // row_cells) | (offset_and_cells << _HALF_BITS)
+        words[3] = covered_sum(words, HEADER_WORDS + units * CELL_WORDS)
+    return True
+
+
+def _of_batch(values: Any) -> tuple[Any, ...]:
+    """Return the types of what packets of values of a type are written from, and into."""
+    numbers = (types.int64,) * 4
+    batch = (types.int64[::1], types.uint8[::1], types.uint64[:, ::1])
+    return (_WORDS, values[::1], *numbers, *batch, values[:, ::1], types.int64[::1])
+
+
+@compiled(*_of_batch(types.int32))
 def pack(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and numbers
     template: Any,
     values: Any,
@@ -96,21 +131,46 @@ def pack(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and
     lengths: Any,
 ) -> bool:
     """Write packets, and their bytes into ``lengths``; False: one is none of the stream's."""
-    for index in range(len(seqs)):
-        if seqs[index] < 0 or seqs[index] * packet_cells >= all_cells:
-            return False
-    for index in range(len(seqs)):
-        seq = seqs[index]
-        start = seq * packet_cells
-        cells = min(packet_cells, all_cells - start)
-        lengths[index] = HEADER_BYTES + cells * CELL_BYTES
-        _copy_cells(values, width, row_cells, start, cells, out_values[index])
-        words = out_words[index]
-        words[0] = template[0] | (np.uint64(flags[index]) << np.uint64(56))
-        words[1] = template[1]
-        words[2] = template[2]
-        words[4] = template[4] | (np.uint64(seq) << _HALF_BITS)
-        offset_and_cells = np.uint64(start % row_cells) | (np.uint64(cells) << np.uint64(16))
-        words[5] = np.uint64(start // row_cells) | (offset_and_cells << _HALF_BITS)
-        words[3] = covered_sum(words, HEADER_WORDS + cells * CELL_WORDS)
-    return True
+    return _write(
+        template,
+        values,
+        width,
+        row_cells,
+        packet_cells,
+        all_cells,
+        seqs,
+        flags,
+        out_words,
+        out_values,
+        lengths,
+    )
+
+
+@compiled(*_of_batch(types.uint8))
+def pack_bytes(  # noqa: PLR0913, PLR0917 - as above
+    template: Any,
+    values: Any,
+    width: Any,
+    row_cells: Any,
+    packet_cells: Any,
+    all_cells: Any,
+    seqs: Any,
+    flags: Any,
+    out_words: Any,
+    out_values: Any,
+    lengths: Any,
+) -> bool:
+    """Do the same with numbers of a byte."""
+    return _write(
+        template,
+        values,
+        width,
+        row_cells,
+        packet_cells,
+        all_cells,
+        seqs,
+        flags,
+        out_words,
+        out_values,
+        lengths,
+    )

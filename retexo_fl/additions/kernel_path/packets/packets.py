@@ -21,8 +21,8 @@ from retexo_fl.additions.kernel_path.packets.layout import (
     USER_ACK,
     PacketKind,
 )
-from retexo_fl.additions.kernel_path.packets.packet_kernels import checksum_of, pack
-from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.additions.kernel_path.packets.packet_kernels import checksum_of, pack, pack_bytes
+from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape, units_of
 from retexo_fl.errors import LocalProtocolError
 
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -35,13 +35,17 @@ _HEADER: Final = struct.Struct("<IBBBBQIIQHHIIHH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketHead:
-    """The fields that a stream's packets share; ``token`` and ``stream`` are from the grant."""
+    """The fields that a stream's packets share; ``token`` and ``stream`` are from the grant.
+
+    ``in_bytes``: values are of a byte each, not int32.
+    """
 
     token: int
     stream: int
     job: int
     stage: int
     sender: int
+    in_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class Ack:
 def pack_packets(
     shape: StreamShape,
     head: PacketHead,
-    values: NDArray[np.int32],
+    values: NDArray[np.int32] | NDArray[np.uint8],
     seqs: NDArray[np.int64],
     out: NDArray[np.uint8],
     *,
@@ -86,7 +90,7 @@ def pack_packets(
     Args:
         shape: The stream.
         head: The fields that they share.
-        values: All its vectors, int32 [rows, width], contiguous.
+        values: All its vectors, int32 [rows, width], contiguous; uint8 in a stream of bytes.
         seqs: Which packets, int64 [n].
         out: uint8 [n, at least packet_bytes, a multiple of 8], contiguous. With exactly
             ``shape.packet_bytes`` it is one buffer for segmentation offload as long as a shorter
@@ -102,7 +106,8 @@ def pack_packets(
     _check_packing(shape, values, seqs, flags, out)
     lengths = np.empty(len(seqs), dtype=np.int64)
     used = out[: len(seqs)]
-    are_written = pack(
+    write = pack_bytes if shape.in_bytes else pack
+    are_written = write(
         np.frombuffer(_pack_header(head, PacketKind.DATA), dtype=np.uint64),
         values.reshape(-1),
         shape.width,
@@ -112,7 +117,7 @@ def pack_packets(
         seqs,
         flags,
         used.view(np.uint64),
-        used.view(np.int32),
+        used.view(values.dtype),
         lengths,
     )
     if not are_written:
@@ -142,10 +147,10 @@ def parse_header(packet: Buffer) -> PacketHeader | None:
     fields = data[:HEADER_BYTES].view(HEADER)[0]
     if fields["magic"] != MAGIC or fields["version"] != DATAGRAM_VERSION:
         return None
-    cells = int(fields["cells"])
-    if not 1 <= cells <= MAX_PACKET_CELLS or len(data) != HEADER_BYTES + cells * CELL_BYTES:
+    if fields["kind"] not in PacketKind.__members__.values() or fields["in_bytes"] > 1:
         return None
-    if fields["kind"] not in PacketKind.__members__.values() or fields["zero"]:
+    units = units_of(int(fields["cells"]), bool(fields["in_bytes"]))
+    if not 1 <= units <= MAX_PACKET_CELLS or len(data) != HEADER_BYTES + units * CELL_BYTES:
         return None
     if checksum(data) != int(fields["checksum"]):
         return None
@@ -193,14 +198,16 @@ def checksum(packet: Buffer) -> int:
 
 def _check_packing(
     shape: StreamShape,
-    values: NDArray[np.int32],
+    values: NDArray[np.int32] | NDArray[np.uint8],
     seqs: NDArray[np.int64],
     flags: NDArray[np.uint8],
     out: NDArray[np.uint8],
 ) -> None:
-    if values.shape != (shape.rows, shape.width):
+    dtype = np.dtype(np.uint8 if shape.in_bytes else np.int32)
+    if values.shape != (shape.rows, shape.width) or values.dtype != dtype:
         raise LocalProtocolError(
-            f"vectors of shape {values.shape}, expected {(shape.rows, shape.width)}"
+            f"vectors of shape {values.shape}, {values.dtype}; expected "
+            f"{(shape.rows, shape.width)}, {dtype}"
         )
     has_room = out.ndim == 2 and len(out) >= len(seqs) and out.shape[1] >= shape.packet_bytes
     if not has_room or out.shape[1] % 8:
@@ -242,7 +249,7 @@ def _pack_header(
         MAGIC,
         DATAGRAM_VERSION,
         kind,
-        0,
+        head.in_bytes,
         flags,
         head.token,
         head.stream,
@@ -264,6 +271,7 @@ def _header_of(fields: Any) -> PacketHeader:
         job=int(fields["job"]),
         stage=int(fields["stage"]),
         sender=int(fields["sender"]),
+        in_bytes=bool(fields["in_bytes"]),
     )
     return PacketHeader(
         kind=PacketKind(int(fields["kind"])),

@@ -1,8 +1,9 @@
-"""How a stream of vectors is cut into packets: everything follows from three numbers."""
+"""How a stream of vectors is cut into packets: everything follows from a few numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +12,7 @@ from retexo_fl.additions.kernel_path.packets.layout import (
     BLOCK_PACKETS,
     CELL_BYTES,
     CELL_VALUES,
+    CELLS_IN_BYTES,
     HEADER_BYTES,
     IP_UDP_BYTES,
     MAX_PACKET_CELLS,
@@ -35,6 +37,11 @@ def packet_cells_for(mtu_bytes: int) -> int:
     return min(cells, MAX_PACKET_CELLS)
 
 
+def units_of(cells: int, in_bytes: bool) -> int:
+    """Return how many times 64 bytes the payload of so many cells takes."""
+    return -(-cells // CELLS_IN_BYTES) if in_bytes else cells
+
+
 @dataclass(frozen=True, slots=True)
 class StreamShape:
     """A stream's vectors, each padded to whole cells, end to end and cut every few cells.
@@ -42,7 +49,8 @@ class StreamShape:
     Attributes:
         rows: Number of vectors; 0 makes a stream without packets.
         width: Values of a vector, at least 1.
-        packet_cells: Cells of every packet but the last, 1 to 140.
+        packet_cells: Cells of every packet but the last, 1 to 140; in bytes to 560.
+        in_bytes: Values are of a byte each, not int32.
 
     Raises:
         LocalProtocolError: A number is out of range.
@@ -51,16 +59,21 @@ class StreamShape:
     rows: int
     width: int
     packet_cells: int
+    in_bytes: bool = False
+
+    @classmethod
+    def in_room(cls, rows: int, width: int, room_cells: int, *, in_bytes: bool) -> Self:
+        """Return the shape where a packet has room for so many cells of int32."""
+        return cls(rows, width, room_cells * (CELLS_IN_BYTES if in_bytes else 1), in_bytes)
 
     def __post_init__(self) -> None:
         if self.rows < 0 or self.width < 1:
             raise LocalProtocolError(
                 f"stream of {self.rows} vectors of {self.width} values, expected at least 0 and 1"
             )
-        if not 1 <= self.packet_cells <= MAX_PACKET_CELLS:
-            raise LocalProtocolError(
-                f"packet_cells is {self.packet_cells}, expected 1 to {MAX_PACKET_CELLS}"
-            )
+        most = MAX_PACKET_CELLS * self._cells_in_unit
+        if not 1 <= self.packet_cells <= most:
+            raise LocalProtocolError(f"packet_cells is {self.packet_cells}, expected 1 to {most}")
         if self.row_cells > _MAX_ROW_CELLS or self.packets > _MAX_PACKETS:
             raise LocalProtocolError(
                 f"stream of {self.rows} vectors of {self.width} values is too large: expected at "
@@ -90,19 +103,26 @@ class StreamShape:
     @property
     def packet_bytes(self) -> int:
         """Bytes of every packet but the last: the segment size of offloaded segmentation."""
-        return HEADER_BYTES + self.packet_cells * CELL_BYTES
+        return HEADER_BYTES + self._payload_bytes(self.packet_cells)
 
     @property
     def last_packet_bytes(self) -> int:
         """Bytes of the last packet; 0 in a stream without packets."""
         if not self.packets:
             return 0
-        return HEADER_BYTES + int(self.cells_in(self.packets - 1)) * CELL_BYTES
+        return HEADER_BYTES + self._payload_bytes(int(self.cells_in(self.packets - 1)))
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all packets, each sent once; without the headers of IP and UDP."""
-        return self.packets * HEADER_BYTES + self.cells * CELL_BYTES
+        return max(self.packets - 1, 0) * self.packet_bytes + self.last_packet_bytes
+
+    @property
+    def _cells_in_unit(self) -> int:
+        return CELLS_IN_BYTES if self.in_bytes else 1
+
+    def _payload_bytes(self, cells: int) -> int:
+        return units_of(cells, self.in_bytes) * CELL_BYTES
 
     def cells_in(self, seq: ArrayLike) -> NDArray[np.int64]:
         """Return how many cells packets carry; int64 in the form of ``seq``."""

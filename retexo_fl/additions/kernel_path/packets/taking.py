@@ -23,6 +23,7 @@ from retexo_fl.additions.kernel_path.packets.layout import (
     CELL_BYTES,
     CELL_VALUES,
     COUNTER_NAMES,
+    FORM_AT,
     HEADER,
     HEADER_BYTES,
     REGION,
@@ -32,6 +33,7 @@ from retexo_fl.additions.kernel_path.packets.layout import (
     PacketKind,
 )
 from retexo_fl.additions.kernel_path.packets.packet_kernels import HEADER_WORDS, covered_sum
+from retexo_fl.exchange.fixed_point import SIGNED
 
 _DATA_NEW: Final = COUNTER_NAMES.index("data_new")
 _DATA_DUPLICATE: Final = COUNTER_NAMES.index("data_duplicate")
@@ -44,16 +46,35 @@ _USER_ACKS: Final = COUNTER_NAMES.index("user_acks")
 _DATA, _ACK, _PING = (int(kind) for kind in PacketKind)
 _ONE: Final = np.uint64(1)
 _NOTHING: Final = np.uint64(SKIP)
+_PLACE: Final = np.uint64(2**FORM_AT - 1)
+#: What is left of a shift, as the program in the kernel does; those that are granted are below.
+_SHIFT: Final = 31
 _WITHOUT_KIND_AND_FLAGS: Final = np.uint64(0x00FF00FFFFFFFFFF)
 
 
 @kernel_part
-def _first_cell(stream: Any, slots: Any, row: Any, num_cells: Any) -> Any:
-    """Return where a vector's accumulator begins; -1 if it has none."""
+def _slot(stream: Any, slots: Any, row: Any, num_cells: Any) -> Any:
+    """Return where a vector's accumulator begins, -1 if it has none; and the vector's form."""
     slot = np.int64(stream.slot_base) + row
-    if slot >= len(slots) or slots[slot] == _NOTHING or slots[slot] >= np.uint64(num_cells):
-        return np.int64(-1)
-    return np.int64(slots[slot])
+    if slot >= len(slots) or slots[slot] == _NOTHING:
+        return np.int64(-1), np.int64(0)
+    place = np.int64(slots[slot] & _PLACE)
+    form = np.int64(slots[slot] >> np.uint64(FORM_AT))
+    return (place if place < num_cells else np.int64(-1)), form
+
+
+@kernel_part
+def _add(target: Any, source: Any, form: Any) -> None:
+    """Add values of int32, or numbers of a byte, shifted and signed as their form says."""
+    if form == 0:
+        for column in range(len(target)):
+            target[column] += source[column]
+        return
+    sign, shift = np.int32(form & SIGNED), np.int32(form & _SHIFT)
+    for column in range(len(target)):
+        number = np.int32(source[column])
+        number -= (number & sign) << np.int32(1)
+        target[column] += number << shift
 
 
 @kernel_part
@@ -64,14 +85,13 @@ def _accumulate(acc: Any, slots: Any, stream: Any, header: Any, payload: Any) ->
     done, cells = np.int64(0), np.int64(header.cells)
     while done < cells:
         run = min(row_cells - offset, cells - done)
-        start = _first_cell(stream, slots, row, num_cells)
+        start, form = _slot(stream, slots, row, num_cells)
         if start >= 0:
             start += offset
             kept = min(run, max(num_cells - start, 0)) * CELL_VALUES
             target = acc[start * CELL_VALUES : start * CELL_VALUES + kept]
             source = payload[done * CELL_VALUES : done * CELL_VALUES + kept]
-            for column in range(len(target)):
-                target[column] += source[column]
+            _add(target, source, form if stream.in_bytes else 0)
         done += run
         row, offset = row + 1, np.int64(0)
 
@@ -85,6 +105,7 @@ def _take_data(  # noqa: PLR0913, PLR0917
     region: Any,
     header: Any,
     payload: Any,
+    payload_bytes: Any,
     counters: Any,
 ) -> Any:
     block = np.int64(stream.seen_base) + np.int64(header.seq) // BLOCK_PACKETS
@@ -94,7 +115,10 @@ def _take_data(  # noqa: PLR0913, PLR0917
         stream.duplicates += np.uint32(1)
         return _DATA_DUPLICATE
     seen[block, word] |= bit
-    _accumulate(acc, slots, stream, header, payload)
+    if stream.in_bytes:
+        _accumulate(acc, slots, stream, header, payload_bytes)
+    else:
+        _accumulate(acc, slots, stream, header, payload)
     stream.done += np.uint32(1)
     region.done += _ONE
     if region.done == region.expected:
@@ -131,6 +155,7 @@ def _acknowledge(seen: Any, stream: Any, header: Any, words: Any, reply: Any) ->
     types.Array(numba.from_dtype(HEADER), 1, "A"),
     types.uint64[:, ::1],
     types.int32[:, ::1],
+    types.uint8[:, ::1],
     types.int64[::1],
     types.uint64[::1],
     types.uint64[:, ::1],
@@ -148,6 +173,7 @@ def take(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and
     headers: Any,
     words: Any,
     values: Any,
+    numbers: Any,
     lengths: Any,
     counters: Any,
     replies: Any,
@@ -179,7 +205,10 @@ def take(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and
         is_acknowledged = False
         if header.kind == _DATA:
             payload = values[index, HEADER_BYTES // 4 :]
-            verdict = _take_data(acc, seen, slots, stream, region, header, payload, counters)
+            in_bytes = numbers[index, HEADER_BYTES:]
+            verdict = _take_data(
+                acc, seen, slots, stream, region, header, payload, in_bytes, counters
+            )
             is_acknowledged = (header.flags & ACK_WANTED) != 0
         else:
             is_acknowledged = answers_user_acks or (header.flags & USER_ACK) == 0

@@ -26,6 +26,7 @@
 #define CELL_VALUES 16
 #define CELL_WORDS 8
 #define CELL_BYTES 64
+#define CELLS_IN_BYTES 4 /* of a byte a value, in the bytes of one of int32 */
 #define BLOCK_PACKETS 512
 #define BLOCK_WORDS 8
 #define FULL_CELLS 22 /* fit in Ethernet's MTU */
@@ -50,7 +51,7 @@ struct header {
 	__u32 magic;
 	__u8 version;
 	__u8 kind;
-	__u8 zero;
+	__u8 in_bytes;
 	__u8 flags;
 	__u64 token;
 	__u32 stream;
@@ -92,7 +93,8 @@ struct stream {
 	__u16 sender;
 	__u16 stage;
 	__u8 atomic;
-	__u8 pad0[3];
+	__u8 in_bytes;
+	__u8 pad0[2];
 	__u32 done;
 	__u32 duplicates;
 	__u64 pad1;
@@ -185,7 +187,7 @@ static __always_inline void *end_of(struct xdp_md *ctx)
 }
 
 /*
- * Loops over a packet's cells. A full packet, which nearly all are, is checked for its end once;
+ * Loops over a packet's payload, 64 bytes at a time. A full packet, which nearly all are, is checked for its end once;
  * of any other, each cell is.
  */
 #define FOR_EACH_PAYLOAD_CELL(AT, BODY)                                               \
@@ -242,16 +244,35 @@ static __always_inline void add_cell(struct cell *to, const half *values)
 		to->value[i] += values[i];
 }
 
+/* Adds numbers of a byte, shifted as the vector's form says, with or without a sign. */
+static __always_inline void add_byte_cell(struct cell *to, const __u8 *numbers, __u32 form)
+{
+	__u32 sign = form & 0x80, shift = form & 31;
+
+#pragma unroll
+	for (int i = 0; i < CELL_VALUES; i++) {
+		__u32 number = numbers[i];
+
+		number -= (number & sign) << 1;
+		to->value[i] += number << shift;
+	}
+}
+
 /*
- * Where a vector of a stream lies in acc; NOWHERE if it is not for this receiver. So many cells
- * after NOWHERE there is still no number that any table reaches.
+ * Where a vector of a stream lies in acc, the lower half of its slot; NOWHERE if it is not for this
+ * receiver. So many cells after NOWHERE there is still no number that any table reaches.
  */
 #define NOWHERE 0xFFFF0000U
-static __always_inline __u32 place_of(__u32 row)
+static __always_inline __u64 slot_of(__u32 row)
 {
 	__u64 *slot = bpf_map_lookup_elem(&slots, &row);
 
-	return slot && *slot < NOWHERE ? *slot : NOWHERE;
+	return slot && (__u32)*slot < NOWHERE ? *slot : NOWHERE;
+}
+
+static __always_inline __u32 place_of(__u32 row)
+{
+	return slot_of(row);
 }
 
 /* Looks up the next cell of acc: that of the same vector, or the first of the next. */
@@ -275,7 +296,7 @@ __noinline int fetch(__u32 row, __u32 offset, __u32 row_cells, __u32 cells)
 	__u32 index = place_of(row) + offset;
 	__u32 left = row_cells - offset;
 
-	for (__u32 i = 0; i < MAX_CELLS && i < cells; i++) {
+	for (__u32 i = 0; i < MAX_CELLS * CELLS_IN_BYTES && i < cells; i++) {
 		struct cell *to;
 		__u32 word;
 
@@ -351,6 +372,73 @@ __noinline int add_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 ro
 			bpf_spin_unlock(&guard->lock);
 		}
 		at += CELL_BYTES;
+	}
+	return 0;
+}
+
+/* The same of a stream of bytes, whose slots have a form above the place. */
+#define BYTES_STEP(PLACE, FORM)                                                       \
+	if (left == 0) {                                                              \
+		row++;                                                                \
+		slot = slot_of(row);                                                  \
+		index = slot;                                                         \
+		left = row_cells;                                                     \
+	}                                                                             \
+	FORM = slot >> 32;                                                            \
+	PLACE = bpf_map_lookup_elem(&acc, &index);                                    \
+	index++;                                                                      \
+	left--
+
+__noinline int add_bytes(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cells,
+			 __u32 cells)
+{
+	void *end = end_of(ctx);
+	void *at = payload_of(ctx);
+	__u64 slot = slot_of(row);
+	__u32 index = (__u32)slot + offset;
+	__u32 left = row_cells - offset;
+
+	for (__u32 i = 0; i < MAX_CELLS * CELLS_IN_BYTES && i < cells; i++) {
+		struct cell *to;
+		__u32 form;
+
+		if (at + CELL_VALUES > end)
+			break;
+		BYTES_STEP(to, form);
+		if (to)
+			add_byte_cell(to, at, form);
+		at += CELL_VALUES;
+	}
+	return 0;
+}
+
+__noinline int add_bytes_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 row_cells,
+				 __u64 span)
+{
+	void *end = end_of(ctx);
+	void *at = payload_of(ctx);
+	__u32 cells = span, offset = span >> 32;
+	__u64 slot = slot_of(row);
+	__u32 index = (__u32)slot + offset;
+	__u32 left = row_cells - offset;
+	__u32 which = region % GUARDS;
+	struct guard *guard = bpf_map_lookup_elem(&guards, &which);
+
+	if (!guard)
+		return 0;
+	for (__u32 i = 0; i < MAX_CELLS * CELLS_IN_BYTES && i < cells; i++) {
+		struct cell *to;
+		__u32 form;
+
+		if (at + CELL_VALUES > end)
+			break;
+		BYTES_STEP(to, form);
+		if (to) {
+			bpf_spin_lock(&guard->lock);
+			add_byte_cell(to, at, form);
+			bpf_spin_unlock(&guard->lock);
+		}
+		at += CELL_VALUES;
 	}
 	return 0;
 }
@@ -447,10 +535,16 @@ static __always_inline void take(struct xdp_md *ctx, struct counters *count, str
 
 	fetch(row, offset, row_cells, cells);
 	if (several_contexts || stream->atomic) {
-		add_guarded(ctx, which, row, row_cells, span);
+		if (stream->in_bytes)
+			add_bytes_guarded(ctx, which, row, row_cells, span);
+		else
+			add_guarded(ctx, which, row, row_cells, span);
 		__sync_fetch_and_add(&stream->done, 1);
 	} else {
-		add(ctx, row, offset, row_cells, cells);
+		if (stream->in_bytes)
+			add_bytes(ctx, row, offset, row_cells, cells);
+		else
+			add(ctx, row, offset, row_cells, cells);
 		stream->done++;
 	}
 	count->data_new++;
@@ -506,8 +600,11 @@ int aggregate(struct xdp_md *ctx)
 		return drop(&count->malformed);
 	if (kind == ACK)
 		return pass(&count->passed);
-	__u32 cells = header->cells;
-	if (cells == 0 || cells > MAX_CELLS || bytes != sizeof(struct header) + cells * CELL_BYTES)
+	__u32 cells = header->cells, in_bytes = header->in_bytes;
+	/* How many times 64 bytes: cells of a byte a value are padded to these. */
+	__u32 units = in_bytes ? (cells + CELLS_IN_BYTES - 1) / CELLS_IN_BYTES : cells;
+	if (in_bytes > 1 || units == 0 || units > MAX_CELLS ||
+	    bytes != sizeof(struct header) + units * CELL_BYTES)
 		return drop(&count->malformed);
 
 	__u32 index = header->stream;
@@ -520,7 +617,7 @@ int aggregate(struct xdp_md *ctx)
 	struct region *region = bpf_map_lookup_elem(&regions, &which);
 	if (!region)
 		return drop(&count->foreign);
-	if (header->zero)
+	if (in_bytes != stream->in_bytes)
 		return drop(&count->malformed);
 
 	__u32 seq = header->seq, first = header->first, offset = header->offset;
@@ -539,7 +636,7 @@ int aggregate(struct xdp_md *ctx)
 		    (__u64)first * row_cells + offset != start)
 			return drop(&count->malformed);
 	}
-	if (header->checksum != header_sum(header) + payload_sum(ctx, cells))
+	if (header->checksum != header_sum(header) + payload_sum(ctx, units))
 		return drop(&count->bad_checksum);
 
 	__u8 flags = header->flags;

@@ -56,10 +56,17 @@ def _crossed(header: BlockHeader, frames: tuple[bytes, ...]) -> np.ndarray:
     stored=st.integers(0, 2**40),
     streams=st.sampled_from([[0, 0, 0, 0], [0, 1, 0, 2], [1, 0, 1, 1]]),
     by_ticket=st.booleans(),
+    forms=st.none() | st.lists(st.integers(0, 18) | st.integers(128, 146), min_size=4, max_size=4),
 )
 def test_a_notice_crosses_whole(
-    exponent: int, digest: bytes, stored: int, streams: list[int], by_ticket: bool
+    exponent: int,
+    digest: bytes,
+    stored: int,
+    streams: list[int],
+    by_ticket: bool,
+    forms: list[int] | None,
 ) -> None:
+    by_ticket = by_ticket and forms is None
     sent = Notice(
         exponent=exponent,
         packet_cells=22,
@@ -67,6 +74,7 @@ def test_a_notice_crosses_whole(
         digest=digest,
         streams=np.array(streams, dtype=np.int64),
         by_ticket=by_ticket,
+        forms=None if forms is None else np.array(forms, dtype=np.uint8),
     )
     header = notice_header(_HEADER)
 
@@ -75,6 +83,41 @@ def test_a_notice_crosses_whole(
     np.testing.assert_array_equal(came.streams, sent.streams)
     assert (came.exponent, came.stored, came.digest) == (exponent, stored, digest)
     assert (came.num_streams, came.by_ticket) == (max(streams) + 1, by_ticket)
+    assert (None if came.forms is None else came.forms.tolist()) == forms
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 12, 13, 600])
+def test_a_notice_has_a_form_for_each_vector(count: int) -> None:
+    forms = (np.arange(count) % 19).astype(np.uint8)
+    sent = Notice(
+        exponent=3,
+        packet_cells=22,
+        stored=4,
+        digest=bytes(16),
+        streams=np.zeros(count, np.int64),
+        forms=forms,
+    )
+    came = Notice.read(sent.numbers(), 3)
+    assert len(came.streams) == count
+    np.testing.assert_array_equal(came.forms, forms)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(9, 1), (10, 0), (10, 2), (-1, 2.0**48), (-1, 19), (-1, 256.0 * 147)]
+)
+def test_a_notice_of_forms_that_are_none_is_refused(place: int, value: float) -> None:
+    numbers = Notice(
+        exponent=3,
+        packet_cells=22,
+        stored=4,
+        digest=bytes(16),
+        streams=np.zeros(4, np.int64),
+        forms=np.full(4, 130, dtype=np.uint8),
+    ).numbers()
+    numbers[0, place] = value
+
+    with pytest.raises(RemoteProtocolError, match="client 3"):
+        Notice.read(numbers, 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), min_size=1))

@@ -24,7 +24,8 @@ from retexo_fl.additions.kernel_path.carrying.tickets import IssuedBooks
 from retexo_fl.additions.kernel_path.endpoint import DatagramEndpoint, UserSpaceReceiver
 from retexo_fl.additions.kernel_path.packets.layout import Tables
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange import BlockHeader
+from retexo_fl.exchange import BlockHeader, FixedVectors
+from retexo_fl.exchange.fixed_point import unsnap
 from tests.support.datagram_endpoints import endpoint
 from tests.support.depots import Open, running_apart
 from tests.support.hand_clock import HandClock
@@ -75,9 +76,9 @@ class _Pair:
         for sender in _CLIENTS:
             header = _header(sender, number)
             headers = {header.receiver: header}
-            values = {header.receiver: _values(sender, number)}
+            fixed = _fixed(header.receiver, _values(sender, number))
             streams = alone({header.receiver: header.num_vectors})
-            notices = self.paths[sender].send(headers, values, _EXPONENT, streams)
+            notices = self.paths[sender].send(headers, fixed, streams)
             by_ticket[sender] = notices[header.receiver].by_ticket
         return by_ticket
 
@@ -118,6 +119,11 @@ def _header(sender: int, number: int) -> BlockHeader:
         width=24,
         dtype="float32",
     )
+
+
+def _fixed(peer: int, values: NDArray[np.int32]) -> FixedVectors:
+    rows = unsnap(values, _EXPONENT, np.float32)
+    return FixedVectors(exponent=_EXPONENT, vectors={peer: rows}, bits=24, error_bound=0.0)
 
 
 def _values(sender: int, number: int) -> NDArray[np.int32]:
@@ -188,7 +194,7 @@ def test_ends_that_count_apart_come_together(pair: _Pair) -> None:
         pair.exchange(number)
     # One ticket is used up at one end alone.
     skipped = _header(0, 99)
-    pair.paths[0].send({1: skipped}, {1: _values(0, 99)}, _EXPONENT, alone({1: 30}))
+    pair.paths[0].send({1: skipped}, _fixed(1, _values(0, 99)), alone({1: 30}))
     pair.exchange(4)
     assert pair.exchange(5)[1]
     pair.exchange(6)
@@ -252,7 +258,7 @@ def test_where_nothing_comes_for_a_ticket_a_notice_is_asked_for(
 
 def test_an_exchange_without_room_comes_as_blocks_and_takes_none(pair: _Pair) -> None:
     header = _header(0, 1)
-    pair.paths[0].send({1: header}, {1: _values(0, 1)}, _EXPONENT, alone({1: 30}))
+    pair.paths[0].send({1: header}, _fixed(1, _values(0, 1)), alone({1: 30}))
     tables = Tables.allocate(cells=16, seen_blocks=512, slots=2**14, streams=256, regions=64)
     with endpoint(receiver=UserSpaceReceiver(tables)) as receiver:
         exchange = IncomingExchange(

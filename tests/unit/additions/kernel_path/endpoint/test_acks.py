@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,13 @@ def test_an_acknowledgement_says_what_was_written() -> None:
     assert (heard.token, heard.seq, heard.base) == (HEAD.token, 700, 512)
     assert heard.terms == ack_terms(HEAD)
     assert np.array_equal(heard.bits, BITS)
+
+
+def test_an_acknowledgement_is_of_a_stream_of_the_same_kind() -> None:
+    of_bytes = replace(HEAD, in_bytes=True)
+    table, lengths = _table(ack_packet(of_bytes, 700, 512, BITS))
+    (heard,) = read_acks(table, ack_places(table, lengths))
+    assert heard.terms == ack_terms(of_bytes) != ack_terms(HEAD)
 
 
 def test_of_several_of_the_same_packets_the_last_is_heard() -> None:

@@ -31,6 +31,7 @@ from retexo_fl.additions.kernel_path.packets.packets import (
 )
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.errors import ChannelClosed, ChannelUnavailable, LocalProtocolError
+from retexo_fl.exchange.fixed_point import byte_rows
 from tests.support.datagram_endpoints import (
     JOB,
     SHORT,
@@ -67,6 +68,24 @@ def test_a_stream_arrives_exactly(width: int, packet_cells: int, joins_packets: 
         assert progress.packets_expected == progress.packets_done == state.packets == packets
         assert progress.by_stream[0, 0, 0].done == packets
         assert receiver.counters()["data_new"] == packets
+
+
+def test_numbers_of_a_byte_are_acknowledged_and_added_as_their_forms_say() -> None:
+    generator, where = np.random.default_rng(0), places(1500, 70)
+    steps = generator.integers(-127, 128, (1500, 50)) << generator.integers(0, 9, (1500, 1))
+    written = byte_rows(steps.astype(np.int32))
+    assert written is not None
+    numbers, forms = written
+    with endpoint() as sender, endpoint(UnreliableSocket(loss=0.05, seed=3)) as receiver:
+        begin(receiver, b"k", width=50, accumulators=70, streams=1)
+        granted = grant(receiver, b"k", where, width=50, forms=forms)
+        send(sender, b"s", numbers, [(receiver, granted)])
+        complete(receiver, b"k")
+        sent(sender, b"s")
+        summed = expected_sum(70, [(steps.astype(np.int32), where)], 50)
+        assert np.array_equal(receiver.rows(b"k", 0), summed)
+        shape = StreamShape.in_room(1500, 50, 22, in_bytes=True)
+        assert receiver.counters()["data_new"] == sender.sending(b"s").packets == shape.packets
 
 
 def test_many_senders_add_exactly_into_the_same_rows_over_faults() -> None:

@@ -30,7 +30,7 @@ def test_records_have_the_bytes_of_the_c_structs() -> None:
         "magic": 0,
         "version": 4,
         "kind": 5,
-        "zero": 6,
+        "in_bytes": 6,
         "flags": 7,
         "token": 8,
         "stream": 16,
@@ -56,6 +56,7 @@ def test_records_have_the_bytes_of_the_c_structs() -> None:
         "sender": 40,
         "stage": 42,
         "atomic": 44,
+        "in_bytes": 45,
         "done": 48,
         "duplicates": 52,
     }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,36 @@ def test_packets_carry_the_padded_vectors_end_to_end(data: st.DataObject) -> Non
         assert checksum(packet) == slow_checksum(packet)
 
 
+@given(st.data())
+def test_packets_of_bytes_are_padded_to_whole_64_bytes(data: st.DataObject) -> None:
+    rows, width = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 120))
+    shape = StreamShape(rows, width, data.draw(st.integers(1, 90)), in_bytes=True)
+    values = np.random.default_rng(rows).integers(0, 256, (rows, width)).astype(np.uint8)
+    padded = np.zeros((rows, shape.row_cells * 16), dtype=np.uint8)
+    padded[:, :width] = values
+    head = replace(head_of(), in_bytes=True)
+    seqs = np.arange(shape.packets)
+    # Whatever the buffer held before.
+    out = np.full((shape.packets, shape.packet_bytes), 0xEE, dtype=np.uint8)
+    flags = np.zeros(shape.packets, dtype=np.uint8)
+    lengths = pack_packets(shape, head, values, seqs, out, flags=flags)
+    assert lengths.sum() == shape.total_bytes
+    assert lengths[-1] == shape.last_packet_bytes
+    carried = b""
+    for seq in seqs:
+        packet = out[seq, : lengths[seq]].tobytes()
+        header = parse_header(packet)
+        assert header is not None
+        assert header.head == head
+        assert header.cells == shape.cells_in(seq)
+        assert header.first * shape.row_cells + header.offset == seq * shape.packet_cells
+        assert checksum(packet) == slow_checksum(packet)
+        assert len(packet) == 48 + -(-header.cells // 4) * 64
+        carried += packet[48 : 48 + 16 * header.cells]
+        assert not any(packet[48 + 16 * header.cells :])
+    assert carried == padded.tobytes()
+
+
 def test_packets_in_any_order_may_stand_in_wider_room() -> None:
     shape = StreamShape(rows=7, width=40, packet_cells=4)
     values = vectors(shape)
@@ -93,7 +124,7 @@ def test_packing_refuses_what_does_not_fit() -> None:
     values = vectors(shape)
     out = np.zeros((2, shape.packet_bytes), dtype=np.uint8)
     two, flags = np.array([0, 1]), np.zeros(2, dtype=np.uint8)
-    with pytest.raises(LocalProtocolError, match=r"vectors of shape \(2, 15\), expected \(2, 16\)"):
+    with pytest.raises(LocalProtocolError, match=r"vectors of shape \(2, 15\), int32; expected"):
         pack_packets(shape, HEAD, values[:, 1:], two, out, flags=flags)
     with pytest.raises(LocalProtocolError, match="packets 0 to 2 of a stream of 2"):
         pack_packets(shape, HEAD, values, np.array([0, 2]), out, flags=flags)

@@ -35,6 +35,7 @@ from tests.support.aggregate_twin import (
     places,
     summed,
     values_of,
+    with_forms,
 )
 from tests.support.kernel import require_bpf
 
@@ -66,22 +67,69 @@ def _counted(twins: Twins, action: Callable[[], object]) -> dict[str, int]:
     return {name: after[name] - before[name] for name in after if after[name] != before[name]}
 
 
-def _open(twins: Twins, width: int = 64, rows: int = 40) -> OpenStream:
-    shape = StreamShape(rows, width, 22)
-    return twins.open_stream(1, shape, places(rows, shape.row_cells))
+def _open(
+    twins: Twins, width: int = 64, rows: int = 40, *, forms: np.random.Generator | None = None
+) -> OpenStream:
+    """Open a stream; of bytes, with forms that are drawn."""
+    shape = StreamShape.in_room(rows, width, 22, in_bytes=forms is not None)
+    cells = places(rows, shape.row_cells)
+    return twins.open_stream(1, shape, cells if forms is None else with_forms(forms, cells))
 
 
+@pytest.mark.parametrize("in_bytes", [False, True])
 @pytest.mark.parametrize("width", [1, 16, 17, 64, 256, 352, 353, 602])
 def test_stream_of_any_width_adds_up_exactly(
-    twins: Twins, generator: np.random.Generator, width: int
+    twins: Twins, generator: np.random.Generator, width: int, in_bytes: bool
 ) -> None:
-    stream = _open(twins, width)
+    stream = _open(twins, width, forms=generator if in_bytes else None)
     values = values_of(generator, stream.shape)
     packets = stream.packets(values)
     for index in generator.permutation(len(packets)):
         assert twins.take(packets[index]) == (XDP_DROP, b"")
     twins.check_tables()
     assert np.array_equal(twins.program.tables.acc, summed(stream, values, _CELLS))
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_streams_of_bytes_and_of_int32_meet_in_the_same_rows(
+    twins: Twins, generator: np.random.Generator, atomic: bool
+) -> None:
+    rows = places(30, 3)
+    expected = np.zeros((_CELLS, 16), dtype=np.int32)
+    for number, in_bytes in enumerate((True, False, True)):
+        shape = StreamShape.in_room(30, 45, 5, in_bytes=in_bytes)
+        which = generator.permutation(rows)
+        which[3] = SKIP
+        which = with_forms(generator, which) if in_bytes else which
+        stream = twins.open_stream(number, shape, which, atomic=atomic)
+        values = values_of(generator, shape)
+        expected += summed(stream, values, _CELLS)
+        for packet in stream.packets(values):
+            twins.take(packet)
+    twins.check_tables()
+    assert np.array_equal(twins.program.tables.acc, expected)
+
+
+@pytest.mark.parametrize("in_bytes", [0, 1])
+def test_values_of_another_kind_than_was_agreed_are_refused(
+    twins: Twins, generator: np.random.Generator, in_bytes: int
+) -> None:
+    stream = _open(twins, forms=generator if in_bytes else None)
+    for kind in (1 - in_bytes, 2, 255):
+        packet = bytearray(stream.packets(values_of(generator, stream.shape))[0])
+        packet[6] = kind
+        packet[24:32] = checksum(bytes(packet)).to_bytes(8, "little")
+        before = twins.program.counters()["malformed"]
+        assert twins.take(bytes(packet)) == (XDP_DROP, b"")
+        # A packet of as many cells has other bytes, too, but where a peer lies in both.
+        assert twins.program.counters()["malformed"] == before + 1
+    # As long as 22 cells of int32 are 88 of bytes.
+    lying = bytearray(stream.packets(values_of(generator, stream.shape))[0])
+    lying[6] = 1 - in_bytes
+    lying[46:48] = (22 if in_bytes else 88).to_bytes(2, "little")
+    lying[24:32] = checksum(bytes(lying)).to_bytes(8, "little")
+    assert _counted(twins, lambda: twins.take(bytes(lying))) == {"malformed": 1}
+    assert not twins.program.tables.acc.any()
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -101,10 +149,11 @@ def test_streams_of_several_senders_meet_in_the_same_rows(
     assert np.array_equal(twins.program.tables.acc[:60].reshape(20, 48), expected)
 
 
+@pytest.mark.parametrize("in_bytes", [False, True])
 def test_program_that_several_processors_run_adds_the_same(
-    twins: Twins, generator: np.random.Generator
+    twins: Twins, generator: np.random.Generator, in_bytes: bool
 ) -> None:
-    stream = _open(twins)
+    stream = _open(twins, forms=generator if in_bytes else None)
     values = values_of(generator, stream.shape)
     twins.program.expect_several_contexts(True)
     try:
@@ -171,7 +220,7 @@ def _wrong_packets(packet: bytes) -> dict[str, tuple[str, bytes]]:
         "cut in the header": packet[:40],
         "cut in the payload": packet[:-8],
         "longer": packet + bytes(8),
-        "not zero": _set(packet, zero=1),
+        "of another kind": _set(packet, in_bytes=1),
         "number": _set(packet, seq=6),
         "number out of range": _set(packet, seq=2**32 - 1),
         "first": _set(packet, first=28),
@@ -238,7 +287,7 @@ def test_stream_whose_region_is_none_is_foreign(
 
 def test_rows_outside_the_tables_are_skipped(twins: Twins, generator: np.random.Generator) -> None:
     shape = StreamShape(6, 64, 22)
-    rows = np.array([0, _CELLS - 2, _CELLS, 2**32, 2**63, 8], dtype=np.uint64)
+    rows = np.array([0, _CELLS - 2, _CELLS, 2**32 - 1, 2**31, 8], dtype=np.uint64)
     stream = twins.open_stream(0, shape, rows)
     for packet in stream.packets(values_of(generator, shape)):
         twins.take(packet)

@@ -8,7 +8,7 @@ import numpy as np
 
 from retexo_fl.additions.kernel_path.packets.layout import SKIP
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
-from tests.support.aggregate_twin import OpenStream, Twins, places
+from tests.support.aggregate_twin import OpenStream, Twins, places, with_forms
 from tests.support.fuzzed_packets import fuzzed_packets
 from tests.support.kernel import require_bpf
 
@@ -26,6 +26,8 @@ def _open_streams(twins: Twins, generator: np.random.Generator) -> list[OpenStre
         (StreamShape(90, 5, 22), 0),
         (StreamShape(11, 257, 7), 1),
         (StreamShape(530, 16, 1), 1),
+        (StreamShape(37, 60, 86, in_bytes=True), 0),
+        (StreamShape(150, 5, 7, in_bytes=True), 1),
     )
     streams = []
     for number, (shape, region) in enumerate(shapes):
@@ -33,6 +35,7 @@ def _open_streams(twins: Twins, generator: np.random.Generator) -> list[OpenStre
             places((_CELLS - 20) // shape.row_cells, shape.row_cells), shape.rows
         )
         rows[generator.random(shape.rows) < 0.1] = SKIP
+        rows = with_forms(generator, rows) if shape.in_bytes else rows
         streams.append(
             twins.open_stream(number, shape, rows, region=region, atomic=number % 2 == 1)
         )
@@ -44,7 +47,7 @@ def _open_streams(twins: Twins, generator: np.random.Generator) -> list[OpenStre
 def run_against_each_other(packets: int, seed: int) -> dict[str, int]:
     """Give so many packets to both; return what they counted."""
     generator = np.random.default_rng(seed)
-    with Twins(cells=_CELLS, streams=4) as twins:
+    with Twins(cells=_CELLS, streams=6) as twins:
         for start in range(0, packets, _ROUND):
             fuzzed = fuzzed_packets(generator, _open_streams(twins, generator))
             for index, packet in enumerate(itertools.islice(fuzzed, min(_ROUND, packets - start))):
