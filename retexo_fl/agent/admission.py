@@ -206,7 +206,7 @@ def question_limits(
     # Sums along directions of the server's choice: with enough of them it knows the rows.
     blocks = 0 if config.basis == "none" else config.basis_blocks + 1
     # Of rows that a basis of the server's choice has made: another basis is another question.
-    products = int(shape.passes_sums)
+    products = int(shape.passes_sums or shape.has_floor)
     comparisons = int(shape.chooses_basis)
     return {
         TRAIN.message_type: Limit(
@@ -234,6 +234,6 @@ def question_limits(
         GRAM.message_type: Limit(
             most=products,
             refusal=f"asked for sums of products more often than {counted(products, 'time')}; "
-            "expected once with solver ridge",
+            "expected once with solver ridge or a floor",
         ),
     }

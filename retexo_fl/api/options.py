@@ -145,6 +145,12 @@ class Options(TypedDict, total=False):
     three blocks of a basis that is the whole space (few-blocks), or both (auto). With one local
     step.
     """
+    floor: Literal["none", "one-shot"] | None
+    """With what the model of two layers of gcn or sage is compared once it is trained: nothing,
+    or a ridge regression (solver ridge) on the first three blocks of a basis, of rows that
+    crossed anyway (one-shot); the better on validation nodes is kept. For classes, where the
+    last layer's peers are sent its layer's input (row-bits below 32, boundary-plan rows).
+    """
     optimizer: Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"] | None
     """What the server does with mean gradients (with one local step)."""
     learning_rate: float | None
@@ -407,6 +413,7 @@ class SweepOptions(TypedDict, total=False):
         | Sequence[Literal["none", "own-row", "few-blocks", "auto"]]
         | None
     )
+    floor: Literal["none", "one-shot"] | Sequence[Literal["none", "one-shot"]] | None
     optimizer: (
         Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"]
         | Sequence[Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"]]
@@ -535,6 +542,7 @@ def every_key(  # noqa: PLR0913
     ridge_penalty: Any = "gcv",
     warm_start: Any = False,
     candidates: Any = "none",
+    floor: Any = "none",
     optimizer: Any = "adam",
     learning_rate: Any = 0.01,
     dropout: Any = 0.3,

@@ -102,6 +102,7 @@ class GraphClient(Answering):
         self._channel = channel
         self._predictions = predictions
         self.shape = ModelShape.of_part(config, partition)
+        self._beyond = self.shape.beyond
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
         facts = sum_facts(config, self.shape.classes)
         self._counts_train = facts.counts_train
@@ -220,8 +221,8 @@ class GraphClient(Answering):
 
     @property
     def stages(self) -> int:
-        """How many stages it may be asked about."""
-        return self.shape.stages
+        """How many stages it may be asked about, with the floor's."""
+        return self.shape.stages + self.shape.has_floor
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -331,7 +332,9 @@ class GraphClient(Answering):
         weights = self.weights.of_request(request, size)
         if weights is not None:
             self._enter(request, weights)
-            if self.weights.updates.weights.sends_changes:
+            # Of a floor nothing is named later, but of the last stage, which these would displace.
+            holds = request.ticket.stage not in self._beyond
+            if self.weights.updates.weights.sends_changes and holds:
                 self.weights.hold(request.ticket, weights)
         return weights
 

@@ -26,6 +26,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.sealing import Moving, Sealing
 from retexo_fl.client.stage_rows import (
+    layer_inputs,
     read_rows,
     rows_with_factor,
     stage_input,
@@ -87,6 +88,7 @@ class Crossing:
         self._job = job
         self._weights = weights
         self._shape, self._store = weights.shape, weights.store
+        self._beyond = weights.shape.beyond
         self._sealing = sealing
         self.plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=config.row_codec)
@@ -144,9 +146,7 @@ class Crossing:
     def _can_be_read(self, ticket: Ticket) -> bool:
         """Return whether nothing else is needed to make the input of a stage of its rows."""
         stage, digest = ticket.stage, ticket.weights_digest
-        needs = self._shape.crosses_as_inputs(stage) or (
-            self._maps_sums(stage) and digest != self.first_digest()
-        )
+        needs = self.needs_weights(stage) and (stage or digest != self.first_digest())
         return not needs or self._store.weights(stage, digest) is not None
 
     def _selected(self, request: PublishRequest) -> np.ndarray | None:
@@ -178,8 +178,8 @@ class Crossing:
             return self._put(ticket, basis.coordinates(self.features()))
         stage, before = ticket.stage - 1, request.previous_digest
         if self._shape.passes_sums:
-            rows = read_rows(self._shape, stage, self.stage_input(stage, before))
-            return self._put(ticket, rows)
+            made = layer_inputs if self._shape.crosses_as_inputs(ticket.stage) else read_rows
+            return self._put(ticket, made(self._shape, stage, self.stage_input(stage, before)))
         trainer = trainer_of(stage, before)
         self._weights.check(ticket, weights, trainer.num_weights)
         if self._shape.crosses_as_inputs(ticket.stage):
@@ -241,12 +241,15 @@ class Crossing:
     # ---- both are read --------------------------------------------------------------------------
 
     def stage_input(self, stage: int, digest: bytes) -> StageInput:
-        """Return what a stage's layer reads.
+        """Return what a stage's layer reads; a floor reads what crossed before the last stage.
 
         Raises:
             ExchangeIncomplete: The exchange is not closed, or weights have not come.
         """
+        shape, stage = self._beyond.get(stage, (self._shape, stage))
         crossed = self.crossed(stage, digest)
+        if shape.passes_sums and shape.crosses_as_inputs(stage):
+            return with_layer_outputs(shape, stage, np.zeros(0, shape.dtype), crossed)
         if not self.needs_weights(stage):
             return crossed
         weights = self._store.weights(stage, digest)
@@ -261,7 +264,8 @@ class Crossing:
 
     def needs_weights(self, stage: int) -> bool:
         """Return whether a stage's input is made of what crossed by weights, or a basis."""
-        return self._maps_sums(stage) or self._shape.crosses_as_inputs(stage)
+        is_layer_read = self._shape.crosses_as_inputs(stage) and not self._shape.passes_sums
+        return self._maps_sums(stage) or is_layer_read
 
     def crossed(self, stage: int, digest: bytes) -> StageInput:
         """Return own rows and those of peers as they crossed before a stage.

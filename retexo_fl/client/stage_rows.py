@@ -157,11 +157,13 @@ class _Layer:
         FlatParameters(self._model).bind(weights)
         width = self._model.layer.fixed_width(shape.input_width(stage))
         assert width is not None
-        self._width = width
+        self._width, self._dtype = width, getattr(torch, shape.dtype)
 
     @torch.no_grad()
     def outputs(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:
-        """Return the (n, H) rows that it makes of (n, D') rows."""
+        """Return the (n, H) rows that it makes of (n, D') rows: these, where it passes them on."""
+        if self._model.passes_sums:
+            return self._dense(rows[:, : self._width])
         step = max(1, min(ROWS_PER_BATCH, _MOST_DENSE_VALUES // max(1, self._width)))
         made = self._model.norm.weight.new_zeros(rows.shape[0], self._model.layer.shape.outputs)
         for first in range(0, len(made), step):
@@ -180,7 +182,7 @@ class _Layer:
         return torch.exp(-column / 2) if column.shape[1] else column.new_ones(len(column), 1)
 
     def _dense(self, rows: Rows) -> torch.Tensor:
-        return dense_rows(rows, self._model.norm.weight.dtype).contiguous()
+        return dense_rows(rows, self._dtype).contiguous()
 
 
 def _mapped(rows: Rows, basis: Basis) -> torch.Tensor:

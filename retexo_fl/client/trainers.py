@@ -93,7 +93,7 @@ class ClientTrainers:
         """
         self.recipe = Recipe.of(config)
         self._config = config
-        self._shape = shape
+        self._shape, self._beyond = shape, shape.beyond
         self._nodes = nodes
         self._client = client
         self._devices: DeviceTrainers | None = None
@@ -132,16 +132,19 @@ class ClientTrainers:
         """Return the trainer of one stage.
 
         Args:
-            stage: Index.
+            stage: Index; the one after the last is the floor's.
             inputs: What the stage reads.
             predicts: It only makes rows, which this process does by itself.
         """
         self._let_go()
-        devices = None if predicts else self._shared(self._is_long(inputs))
+        # A floor is only judged.
+        is_alone = predicts or stage in self._beyond
+        devices = None if is_alone else self._shared(self._is_long(inputs))
+        shape, stage = self._beyond.get(stage, (self._shape, stage))
         if devices is not None:
-            return devices.stage(self._shape, stage, inputs, self._nodes, recipe=self.recipe)
+            return devices.stage(shape, stage, inputs, self._nodes, recipe=self.recipe)
         return LayerTrainer(
-            self._shape, stage, inputs, self._nodes, seed=self._config.seed, recipe=self.recipe
+            shape, stage, inputs, self._nodes, seed=self._config.seed, recipe=self.recipe
         )
 
     def whole(self, trainer: WholeTrainer, inputs: StageInput) -> WholeTrainer:

@@ -60,6 +60,7 @@ class ClientWeights:
         self._config = config
         self._client = client
         self.shape = shape
+        self._beyond = shape.beyond
         self.store = store
         self.updates = updates_of(config)
         self._most_held = most_held(config.patience)
@@ -113,7 +114,12 @@ class ClientWeights:
         return None if first is None or weights_name(first) != name else first
 
     def first(self, stage: int, digest: bytes) -> np.ndarray | None:
-        """Return the weights that a stage starts from; None if they follow from those not held."""
+        """Return the weights that a stage starts from; None if they follow from those not held.
+
+        Likewise of a floor, which starts from none.
+        """
+        if stage in self._beyond:
+            return None
         before = None
         if stage and self._config.warm_start:
             before = self.store.weights(stage, digest)

@@ -52,6 +52,7 @@ from retexo_fl.config.value_forms import (
 )
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
+from retexo_fl.methods.ridge.keys import misfits_of_ridge
 from retexo_fl.plugins import PYG, is_plugin
 
 ANY, OWN = Lean.ANY, Lean.OWN
@@ -279,6 +280,15 @@ class RunConfig:
         "three blocks of a basis that is the whole space (few-blocks), or both (auto). With one "
         "local step.",
         *("none", "own-row", "few-blocks", "auto"),
+        lean=ANY,
+    )
+    floor: str = one_of(
+        "none",
+        "With what the model of two layers of gcn or sage is compared once it is trained: nothing, "
+        "or a ridge regression (solver ridge) on the first three blocks of a basis, of rows that "
+        "crossed anyway (one-shot); the better on validation nodes is kept. For classes, where the "
+        "last layer's peers are sent its layer's input (row-bits below 32, boundary-plan rows).",
+        *("none", "one-shot"),
         lean=ANY,
     )
     optimizer: str = one_of(
@@ -703,6 +713,11 @@ class RunConfig:
         # End to end there is one stage, which is the last.
         before = last if self.traits.end_to_end else self.rounds
         return (*opening, *(before,) * (self.layers - 1), last)
+
+    @property
+    def wants_floor(self) -> bool:
+        """Whether a trained model is compared with one that is solved for, where that can be."""
+        return self.floor == "one-shot" and not any(misfits_of_ridge(config_values(self)))
 
     @property
     def has_candidates(self) -> bool:

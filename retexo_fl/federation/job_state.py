@@ -16,6 +16,7 @@ from retexo_fl.federation.rounds.clients import Untold
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.run_log.json_form import read
@@ -43,6 +44,8 @@ class JobState:
         basis: Of the features, as it travels; None before it is found, or without one.
         basis_rows: Of which rows it is, where validation nodes chose.
         outcomes: Finished stages.
+        floor: What is kept in place of the trained model; None: nothing is. No checkpoint has it.
+        chosen_floor: How that was chosen; None where there was no choice.
         missing: By stage, vectors that its exchange was closed without.
         absences: By client, how many rounds were closed without its answer.
         untold: What the ledger lacks, where sums are masked.
@@ -60,6 +63,8 @@ class JobState:
     basis: np.ndarray | None = None
     basis_rows: ChosenRows | None = None
     outcomes: list[StageOutcome] = field(default_factory=list)
+    floor: StageOutcome | None = None
+    chosen_floor: ChosenFloor | None = None
     missing: dict[int, int] = field(default_factory=dict)
     absences: dict[int, int] = field(default_factory=dict)
     untold: Untold = field(default_factory=dict)
@@ -106,6 +111,11 @@ class JobState:
                 basis_rows=_record(ChosenRows, facts.get("basis_rows")),
                 _restored=checkpoint,
             )
+
+    @property
+    def kept(self) -> StageOutcome:
+        """What is tested and predicts: the last stage's, or the floor."""
+        return self.floor or self.outcomes[-1]
 
     def ticket(self, stage: int) -> Ticket:
         """Name a stage; the digest names the weights of all stages before it."""

@@ -63,6 +63,11 @@ def layer_path(run: Path, stage: int) -> Path:
     return run / "model" / f"layer-{stage}.safetensors"
 
 
+def floor_path(run: Path) -> Path:
+    """Return where a run keeps the last layer that is solved for, where that is kept."""
+    return run / "model" / "floor.safetensors"
+
+
 def basis_path(run: Path) -> Path:
     """Return where a run keeps the basis of its input features."""
     return run / "model" / "basis.safetensors"

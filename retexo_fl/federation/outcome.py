@@ -76,7 +76,7 @@ def finish_run(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Tr
 def end_warnings(config: RunConfig, job: JobState, report_sums: np.ndarray) -> tuple[str, ...]:
     """Return what the user should know of a finished training's model, and of its account."""
     return (
-        *_worse_than_earlier(config, job.outcomes),
+        *_worse_than_earlier(config, [*job.outcomes[:-1], job.kept]),
         *(objective_of(config).warnings(report_sums) if report_sums.size else ()),
         *untold_bytes(config, job.untold),
     )
@@ -102,8 +102,8 @@ def _worse_than_earlier(config: RunConfig, stages: Sequence[StageOutcome]) -> tu
 
 
 def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Result:
-    config, last = outcome.config, job.outcomes[-1]
-    judged = _judged_test(outcome, job.label_facts)
+    config = outcome.config
+    kept, judged = job.kept, _judged_test(outcome, job.label_facts)
     total_s = run.checkpoints.seconds
     return Result(
         dataset=config.graph_name,
@@ -113,8 +113,9 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         engine=config.engine,
         profile=job.profile,
         basis_rows=job.basis_rows,
+        floor=job.chosen_floor,
         test_accuracy=outcome.test.accuracy,
-        val_accuracy=last.score.accuracy,
+        val_accuracy=kept.score.accuracy,
         micro_f1=objective_of(config).micro_f1(outcome.test.accuracy),
         metric=_metric(config, outcome.test),
         confusion=judged.confusion,
@@ -140,7 +141,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         absences={str(client): rounds for client, rounds in sorted(job.absences.items())},
         job=job.job,
         attempts=job.attempt,
-        plan=_plan(outcome, job.outcomes),
+        plan=_plan(outcome, job),
         versions=_versions(),
         hardware=describe_machine(),
     )
@@ -204,8 +205,8 @@ def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ..
     )
 
 
-def _plan(outcome: TrainingOutcome, outcomes: Sequence[StageOutcome]) -> Plan:
-    config = outcome.config
+def _plan(outcome: TrainingOutcome, job: JobState) -> Plan:
+    config, outcomes = outcome.config, job.outcomes
     # What a stage was trained as first, and what it was as something else.
     of_stages = [[one.rounds for one in stage.tried] or [stage.rounds] for stage in outcomes]
     rounds = [first for first, *_ in of_stages]
@@ -222,6 +223,7 @@ def _plan(outcome: TrainingOutcome, outcomes: Sequence[StageOutcome]) -> Plan:
         rounds=tuple(rounds) if is_lazy else of_layers,
         further=tuple(sum(others) for _, *others in of_stages) if is_lazy else (),
         corrected=config.local_correction == "scaffold",
+        tests_floor=job.floor is not None,
     )
     shape = outcome.shape
     forecast = forecast_of(config)

@@ -29,6 +29,7 @@ from retexo_fl.federation.checkpoints import (
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
+    floor_path,
     layer_path,
     read_basis_file,
     read_layer_file,
@@ -257,6 +258,10 @@ class RunDirectory:
         """
         _, tensors = read_layer_file(layer_path(self.path, stage))
         return tensors
+
+    def write_floor(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
+        """Write the last layer that is kept in place of the trained one."""
+        write_layer_file(floor_path(self.path), facts, tensors)
 
     def write_basis(self, basis: np.ndarray, *, features: int, classes: int) -> None:
         """Write what features are mapped by, as it travels, to ``model/basis.safetensors``."""

@@ -36,11 +36,13 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.training import Follower
+from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
     BasisChosen,
     ExchangeClosed,
     Finished,
+    FloorCompared,
     RoundClosed,
     RoundsLost,
     StageClosed,
@@ -49,6 +51,7 @@ from retexo_fl.run_log.events import (
 )
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score
+from retexo_fl.training.stage_model import named_weights
 from retexo_fl.units import clients_named
 
 logger = logging.getLogger(__name__)
@@ -266,18 +269,8 @@ class ServerLoop(Follower):
     def stage_done(self, outcome: StageOutcome) -> None:
         """Write a finished stage's layers, and say how it ended."""
         schedule = self._joined.schedule
-        units = objective_of(self.config).label_facts.units(self.job.label_facts)
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
-            shape = schedule.shape
-            facts = LayerFacts(
-                stage=layer,
-                features=shape.features,
-                classes=shape.classes,
-                recipe=self._joined.federation.recipe,
-                label_facts=units,
-                edge_features=shape.edge_features,
-            )
-            self.run.write_layer(facts, tensors)
+            self.run.write_layer(self._layer_facts(layer), tensors)
         self.run.log.record(
             StageClosed(
                 stage=outcome.stage,
@@ -292,6 +285,26 @@ class ServerLoop(Follower):
             )
         )
         self._begin_rounds()
+
+    def floor_compared(self, chosen: ChosenFloor, kept: StageOutcome | None) -> None:
+        """Write what takes the place of the trained model, and say how that was chosen."""
+        shape = self._joined.schedule.shape
+        if kept is not None:
+            last = shape.layers - 1
+            facts = self._layer_facts(last)
+            self.run.write_floor(facts, named_weights(shape.floor, last, kept.weights))
+        self.run.log.record(FloorCompared(chosen=chosen, bytes_payload=self._payload_bytes()))
+
+    def _layer_facts(self, layer: int) -> LayerFacts:
+        shape = self._joined.schedule.shape
+        return LayerFacts(
+            stage=layer,
+            features=shape.features,
+            classes=shape.classes,
+            recipe=self._joined.federation.recipe,
+            label_facts=objective_of(self.config).label_facts.units(self.job.label_facts),
+            edge_features=shape.edge_features,
+        )
 
     def _finish(self, test: Score, report_sums: np.ndarray) -> None:
         self.run.log.record(

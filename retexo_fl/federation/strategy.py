@@ -458,6 +458,12 @@ class _HookRunner:
         self._evaluate(stage.round, ConfigRecord({"nodes": _LAST}))
         return self.strategy.score
 
+    def validate(self, weights: np.ndarray) -> Score:
+        """Have (P,) weights evaluated on the validation nodes."""
+        self._arrays = records.weights_record(weights)
+        self._evaluate(0, ConfigRecord({"nodes": "validation"}))
+        return self.strategy.score
+
     def test(self, weights: np.ndarray) -> None:
         """Have (P,) weights evaluated on the test nodes."""
         self._arrays = records.weights_record(weights)

@@ -23,6 +23,7 @@ from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
+    floor_path,
     layer_path,
     read_basis_file,
     read_layer_file,
@@ -34,7 +35,7 @@ from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recip
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.recipe import objective_of
-from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
+from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights, named_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,6 +72,7 @@ class TrainedModel:
             "sends_layer_inputs",
             "passes_sums",
             "validates_penalty",
+            "wants_floor",
             "edge_features",
             "link_head",
             "is_weightless",
@@ -167,8 +169,12 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         layer_class(config.model)
     except PluginError as error:
         raise PluginError(f"model: {error}") from error
+    paths = [layer_path(run, layer) for layer in range(config.layers)]
+    keeps_floor = _keeps_floor(run)
+    if keeps_floor:
+        config, paths[-1] = replace(config, solver="ridge"), floor_path(run)
     try:
-        layers = [read_layer_file(layer_path(run, stage)) for stage in range(config.layers)]
+        layers = [read_layer_file(path) for path in paths]
     except CheckpointError as error:
         raise RunDirectoryError(str(error)) from error
     first = layers[0][0]
@@ -178,9 +184,12 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         classes=first.classes,
         edge_features=first.edge_features,
     )
+    if keeps_floor:
+        # The file is that of the trained layer; beneath a floor it passes on what it reads.
+        layers[0] = first, named_weights(shape, 0, np.zeros(0, shape.dtype))
     for stage, (facts, tensors) in enumerate(layers):
         expected = replace(first, stage=stage)
-        _check_layer(shape, expected, facts, tensors, source=layer_path(run, stage))
+        _check_layer(shape, expected, facts, tensors, source=paths[stage])
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
@@ -205,6 +214,15 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         recipe=first.recipe,
         label_facts=first.label_facts,
     )
+
+
+def _keeps_floor(run: Path) -> bool:
+    """Return whether a finished run kept a last layer that was solved for."""
+    try:
+        floor = json.loads((run / "result.json").read_text(encoding="utf-8")).get("floor") or {}
+        return bool(floor.get("kept") == "floor")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunDirectoryError(f"{run}: result.json is damaged ({error})") from error
 
 
 def _read_basis(run: Path, config: RunConfig, shape: ModelShape) -> np.ndarray:

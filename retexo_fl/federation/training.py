@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Round
 from retexo_fl.federation.asking.ask import T
@@ -24,6 +25,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.methods.pieces.candidates.script import CandidateStage
 from retexo_fl.methods.pieces.local_steps.script import CorrectedStage
+from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.candidates import CANDIDATES, candidates_of
@@ -57,6 +59,9 @@ class Follower:
     def stage_done(self, outcome: StageOutcome) -> None:
         """See what a stage leaves."""
 
+    def floor_compared(self, chosen: ChosenFloor, kept: StageOutcome | None) -> None:
+        """See what a trained model was compared with, and what takes its place, if that is kept."""
+
     def tested(self, config: RunConfig, untold: Untold) -> None:
         """See that the test is over."""
         for line in untold_bytes(config, untold):
@@ -82,6 +87,9 @@ class StageRunner(Protocol):
 
     def validate_last(self, stage: StageTraining) -> Score:
         """Validate the weights after the last round."""
+
+    def validate(self, weights: np.ndarray) -> Score:
+        """Evaluate (P,) weights that no round has made on the validation nodes."""
 
     def test(self, weights: np.ndarray) -> None:
         """Evaluate (P,) weights on the test nodes, once."""
@@ -180,17 +188,27 @@ class Training:
                 fixed=candidate.fixed(self.joined.schedule.shape, stage),
                 weight_decay=candidate.weight_decay,
             )
+        self.begin(job.ticket(stage), state, kind)
+        self.runner.begin(self.stage.weights)
+        return StageLoop(self.config, job.ledger, self.stage, rounds=self.runner.rounds)
+
+    def begin(
+        self,
+        ticket: Ticket,
+        state: StageState,
+        kind: Callable[..., StageTraining] = StageTraining,
+    ) -> None:
+        """Have what is asked from now on be of a stage."""
+        job = self.joined.job
         self.stage = kind(
             self.config,
-            job.ticket(stage),
+            ticket,
             state,
             clients=self.joined.clients,
             participants=self.joined.federation.participants,
             label_facts=job.label_facts,
             codec=self._codec,
         )
-        self.runner.begin(self.stage.weights)
-        return StageLoop(self.config, job.ledger, self.stage, rounds=self.runner.rounds)
 
     def train_round(self, loop: StageLoop) -> None:
         """Train a round of an open stage."""
@@ -242,8 +260,8 @@ class Training:
         self.joined.job.outcomes[outcome.stage :] = [outcome]
 
     def finish(self) -> None:
-        """Evaluate the trained model on all test nodes; the clients then forget the job."""
-        self.runner.test(self.joined.job.outcomes[-1].weights)
+        """Evaluate the model on all test nodes; the clients then forget the job."""
+        self.runner.test(self.joined.job.kept.weights)
         self.follower.tested(self.config, self.joined.job.untold)
 
 

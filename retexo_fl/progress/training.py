@@ -18,6 +18,7 @@ from retexo_fl.run_log.events import (
     Event,
     ExchangeClosed,
     Finished,
+    FloorCompared,
     RoundClosed,
     StageClosed,
     Started,
@@ -126,7 +127,8 @@ class LiveTable(LiveView):
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     head = Text(_head(course, names), style="bold")
-    chosen = [] if course.chosen_rows is None else [course.chosen_rows.sentence]
+    choices = (course.chosen_rows, course.chosen_floor)
+    chosen = [choice.sentence for choice in choices if choice is not None]
     profile = [Text(line, style="dim") for line in [*_profile_of(course), *chosen]]
     warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
     foot = Text()
@@ -233,8 +235,7 @@ def _foot(course: RunCourse) -> str:
 
 def _summary(course: RunCourse) -> str:
     name = plain_text(course.metric)
-    found = (stage.best_value for stage in reversed(course.stages))
-    best = next((value for value in found if value is not None), None)
+    best = course.kept_value
     beside = ""
     if name != "accuracy" and course.end is not None and course.end.test_accuracy is not None:
         beside = f" (accuracy {format_share(course.end.test_accuracy)})"
@@ -268,6 +269,8 @@ def _plain_line(
             return _plain_wait(event)
         case BasisChosen(chosen=chosen):
             line = chosen.sentence
+        case FloorCompared(chosen=floor):
+            line = plain_text(floor.sentence)
         case ExchangeClosed():
             line = _plain_exchange(event)
         case RoundClosed(absent=absent) if _tenth_so_far(event, course) != before[0] or (

@@ -47,8 +47,9 @@ def header(run: RunRecord) -> str:
     ]
     profile = result.profile if result else run.course.profile
     lines = [" · ".join(fact for fact in facts if fact)]
-    chosen = (profile, result.basis_rows if result else run.course.chosen_rows)
-    lines += [choice.sentence for choice in chosen if choice is not None]
+    rows = result.basis_rows if result else run.course.chosen_rows
+    floor = result.floor if result else run.course.chosen_floor
+    lines += [choice.sentence for choice in (profile, rows, floor) if choice is not None]
     paragraphs = "".join(f'<p class="facts">{escape(line)}</p>' for line in lines)
     return (
         f"<header><div><h1>{escape(dataset)}</h1>"
@@ -171,6 +172,8 @@ def _validation(run: RunRecord) -> tuple[str, str, str]:
         value = ended.metric.value if ended and ended.metric else run.result.val_accuracy
         if ended is not None and not ended.rounds:
             where = "after the last exchange"
+        if run.result.floor is not None and run.result.floor.keeps_floor:
+            value, where = run.result.floor.floor, "of the ridge regression that is kept"
     return (
         f"Validation {name}",
         format_metric(name, value),

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
     BasisChosen,
     Event,
     ExchangeClosed,
     Finished,
+    FloorCompared,
     Moved,
     RoundClosed,
     RoundsLost,
@@ -168,6 +170,7 @@ class RunCourse:
         metric: By which weights are selected.
         profile: Of the run; None where its keys were given without any.
         chosen_rows: Of which rows its basis is, where validation nodes chose.
+        chosen_floor: What was kept at the end, likewise.
         moved_bytes: Payload bytes of the run.
         awaited: Clients that are waited for.
         absent: Clients that the last round was closed without.
@@ -187,6 +190,7 @@ class RunCourse:
         self.metric = "accuracy"
         self.profile: ChosenProfile | None = None
         self.chosen_rows: ChosenRows | None = None
+        self.chosen_floor: ChosenFloor | None = None
         self.moved_bytes: int | None = None
         self.awaited: tuple[int, ...] = ()
         self.absent: tuple[int, ...] = ()
@@ -222,6 +226,14 @@ class RunCourse:
         return self.end.test_accuracy if self.metric == "accuracy" else self.end.test_metric
 
     @property
+    def kept_value(self) -> float | None:
+        """The metric of what is kept on validation nodes, or None."""
+        if self.chosen_floor is not None and self.chosen_floor.keeps_floor:
+            return self.chosen_floor.floor
+        found = (stage.best_value for stage in reversed(self.stages))
+        return next((value for value in found if value is not None), None)
+
+    @property
     def missing(self) -> int:
         """Vectors that exchanges were closed without."""
         return sum((s.exchange.missing or 0) for s in self.stages if s.exchange is not None)
@@ -255,6 +267,8 @@ class RunCourse:
             self.warnings += event.warnings
         elif isinstance(event, BasisChosen):
             self.chosen_rows = event.chosen
+        elif isinstance(event, FloorCompared):
+            self.chosen_floor = event.chosen
         elif isinstance(event, RoundsLost):
             self.lost.update(dict.fromkeys(event.rounds))
         elif isinstance(event, ExchangeClosed | RoundClosed | StageClosed):

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from retexo_fl.errors import RunDirectoryError
+from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.json_form import OMITTED, read
 from retexo_fl.run_log.profile import ChosenProfile
@@ -123,6 +124,14 @@ class BasisChosen(Moved):
 
     name: ClassVar[str] = "basis_chosen"
     chosen: ChosenRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorCompared(Moved):
+    """A trained model was compared with a ridge regression of the same rows."""
+
+    name: ClassVar[str] = "floor"
+    chosen: ChosenFloor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +278,7 @@ EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            *(Started, RoundsLost, Waiting, BasisChosen, ExchangeClosed),
+            *(Started, RoundsLost, Waiting, BasisChosen, FloorCompared, ExchangeClosed),
             *(RoundClosed, StageClosed, Finished),
         )
     }

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.ledger import KINDS, MEASURES, RARE_KINDS
+from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
@@ -151,8 +152,9 @@ class Result:
             took effect.
         profile: The profile of the run; None where its keys were given without any.
         basis_rows: Of which rows its basis is, where validation nodes chose.
+        floor: What was kept at the end, likewise.
         test_accuracy: Of the selected model on all test nodes; None without any.
-        val_accuracy: Of the last stage's best round.
+        val_accuracy: Of the last stage's best round, or of the floor that is kept.
         micro_f1: Of classes equal to the accuracy: with one label a node, every false positive is
             another class's false negative; else None.
         metric: On the test nodes, where it is not accuracy.
@@ -184,6 +186,7 @@ class Result:
     engine: str
     profile: ChosenProfile | None = field(default=None, metadata=OMITTED)
     basis_rows: ChosenRows | None = field(default=None, metadata=OMITTED)
+    floor: ChosenFloor | None = field(default=None, metadata=OMITTED)
     test_accuracy: float | None
     val_accuracy: float | None
     micro_f1: float | None

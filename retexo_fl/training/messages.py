@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, 
 from retexo_fl.training.candidates import candidates_of
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS
-from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.volume import Forecast, masked_update_bytes, solved_values
 
 #: By client, how many nodes, or with task ``links`` edges, it has of each use.
@@ -61,6 +62,7 @@ class Record:
 
 #: What names weights that clients hold.
 _NAME: Final = Record(coded_bytes=8)
+_length: Final = attrgetter("more_bytes")
 #: Without an array.
 _FEW: Final = (Record(),)
 
@@ -158,12 +160,15 @@ class _Messages:
         else:
             for stage, size in enumerate(sizes):
                 yield from self._stage(stage, size, before=sizes[stage - 1] if stage else None)
-        yield Asked(
-            stage=len(sizes) - 1,
-            purpose="test",
-            clients=self._everyone,
-            down=(self._selected(sizes[-1]),),
-        )
+        tested = self._selected(sizes[-1])
+        if self._shape.has_floor:
+            floor = self._shape.floor
+            tested = max(tested, self._coded(num_weights(floor, floor.layers - 1), 32), key=_length)
+            yield self._products(floor)
+            yield Asked(
+                stage=len(sizes), purpose="validate", clients=self._validating, down=(tested,)
+            )
+        yield Asked(stage=len(sizes) - 1, purpose="test", clients=self._everyone, down=(tested,))
         if self._masked:
             yield Asked(stage=len(sizes) - 1, purpose="end", clients=self._everyone)
 
@@ -266,16 +271,19 @@ class _Messages:
             ahead = Asked(stage=stage, purpose="publish", clients=self._everyone)
             yield from self._after_exchange(made_by, ahead)
             made_by = Record()
-        products = Asked(
-            stage=last,
+        yield from self._after_exchange(made_by, self._products(shape))
+        found = (self._coded(size, 32),)
+        yield Asked(stage=last, purpose="validate", clients=self._validating, down=found)
+
+    def _products(self, shape: ModelShape) -> Asked:
+        """Return the question for what a last layer is solved from."""
+        return Asked(
+            stage=shape.layers - 1,
             purpose="gram",
             clients=self._everyone,
             up=(self._summed(solved_values(shape), 32, masked_bits=MASKED_GRAM_BITS),),
             training=frozenset(self._everyone),
         )
-        yield from self._after_exchange(made_by, products)
-        found = (self._coded(size, 32),)
-        yield Asked(stage=last, purpose="validate", clients=self._validating, down=found)
 
     def _after_exchange(self, made_by: Record, asked: Asked) -> Iterator[Asked]:
         """Yield the messages of an exchange and of what follows, in one if they may go along."""

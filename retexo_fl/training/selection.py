@@ -81,6 +81,10 @@ class Score:
             return True
         return (self._height, -self.loss_sum) > (other._height, -other.loss_sum)
 
+    def is_higher(self, other: Score) -> bool:
+        """Return whether accuracy, or the metric, is better; losses of other kinds do not count."""
+        return self.count > 0 and self._height > other._height
+
     def clearly_beats(self, other: Score) -> bool:
         """Return whether this is better by more than a standard error of a share of so many."""
         mine, others = self.value, other.value

@@ -12,7 +12,8 @@ Source: RETEXO (Kolluri et al.), section 3.1 and its released code.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -54,6 +55,7 @@ class ModelShape:
         passes_sums: Layers before the last have no weights, and pass on what they read.
         validates_penalty: The last layer is solved for with the penalty that validation nodes
             choose.
+        wants_floor: A model of the same rows that is solved for is compared with the trained one.
         edge_features: A, attributes of each edge; 0 for layers that read none.
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
@@ -75,6 +77,7 @@ class ModelShape:
     sends_layer_inputs: bool = False
     passes_sums: bool = False
     validates_penalty: bool = False
+    wants_floor: bool = False
     edge_features: int = 0
     is_weightless: bool = False
     link_head: str = ""
@@ -116,10 +119,14 @@ class ModelShape:
             chooses_basis=inputs < before and config.basis_rows == "choose",
             # A sum that a peer would send is of rows behind a layer, not before it.
             sends_layer_inputs=(
-                config.row_bits < 32 and effective_plan(config) == "rows" and not solves
+                config.row_bits < 32
+                and effective_plan(config) == "rows"
+                # The model of a floor reads what crossed in a training.
+                and (not solves or config.wants_floor)
             ),
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
+            wants_floor=config.wants_floor and _is_solvable(config.model),
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             is_weightless=is_weightless,
             link_head=objective.link_head,
@@ -163,6 +170,24 @@ class ModelShape:
     def stages(self) -> int:
         """Stages of a training layer by layer."""
         return self.stage_of(self.layers)
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether peers have what a floor reads: what the first of two layers reads."""
+        is_trained = self.wants_floor and not self.passes_sums
+        return (
+            is_trained and self.layers == 2 and self.basis_blocks > 0 and self.crosses_as_inputs(1)
+        )
+
+    @property
+    def floor(self) -> ModelShape:
+        """What the trained model is compared with (:mod:`.floor`)."""
+        return replace(self, passes_sums=True, validates_penalty=True)
+
+    @property
+    def beyond(self) -> Mapping[int, tuple[ModelShape, int]]:
+        """Return what a question of a stage after the last is of, and which stage of that."""
+        return {self.stages: (self.floor, self.layers - 1)} if self.has_floor else {}
 
     @property
     def outputs(self) -> int:
@@ -252,12 +277,17 @@ def _check_basis_rows(config: RunConfig) -> None:
 
 
 def _check_solved(config: RunConfig) -> None:
-    layer = layer_class(config.model)
-    if layer.fixed_width(1) is None or layer.start_as is GraphLayer.start_as:
+    if not _is_solvable(config.model):
         raise ConfigurationError(
             f"solver: ridge does not go with model {config.model}, which is not linear in fixed "
             "sums of features; expected rounds, or a model as gcn, sage"
         )
+
+
+def _is_solvable(model: str) -> bool:
+    """Return whether a layer is linear in fixed sums of features."""
+    layer = layer_class(model)
+    return layer.fixed_width(1) is not None and layer.start_as is not GraphLayer.start_as
 
 
 class StageModel(torch.nn.Module):

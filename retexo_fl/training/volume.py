@@ -25,6 +25,7 @@ from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
+from retexo_fl.training.floor import read_columns
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values, judged_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
@@ -52,6 +53,7 @@ class TrainingSize:
             :func:`sampled_vectors`); None where the pairs are not known.
         further: Rounds of each stage as something else (:mod:`.candidates`), after its own: they
             begin with whole weights, and end with a validation. Empty: none.
+        tests_floor: Whether the floor of the model (:mod:`.floor`) is what is tested.
         corrected: Whether SCAFFOLD's corrections go beside the weights of every round but the first
             of a stage, to the clients that train.
     """
@@ -65,6 +67,7 @@ class TrainingSize:
     sampled_vectors: int | None = None
     further: tuple[int, ...] = ()
     corrected: bool = False
+    tests_floor: bool = False
 
     @property
     def further_rounds(self) -> tuple[int, ...]:
@@ -187,9 +190,8 @@ def comparison_values(shape: ModelShape) -> tuple[int, int]:
 
 def solved_values(shape: ModelShape) -> int:
     """Return how many values each client tells for the last layer, where that is solved for."""
-    if shape.validates_penalty:
-        return judged_values(shape.read_width, shape.classes)
-    return gram_values(shape.read_width, shape.classes)
+    values = judged_values if shape.validates_penalty else gram_values
+    return values(len(read_columns(shape)), shape.classes)
 
 
 class Forecast(ABC):
@@ -456,6 +458,10 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
                 in_rounds, beside, count=count, numbers_bytes=numbers_bytes, moved=in_round
             )
         yield from asked(validating, judged, moved=in_evaluation)
+    if shape.has_floor:
+        numbers_bytes = Ring(MASKED_GRAM_BITS).size(solved_values(shape.floor))
+        yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
+        yield from asked(validating, judged)
     yield from asked(everyone, judged + size.report, moved=in_evaluation)
 
 

@@ -110,7 +110,7 @@ def keys_of(cell: dict[str, Any]) -> dict[str, Any]:
     chosen = dict(cell)
     profile = profile_values(chosen.pop("profile", "retexo"))
     # So many rounds as the others; nothing is trained, or chosen, that the record does not know.
-    left_out = {"rounds", "candidates", "ridge-penalty"}
+    left_out = {"rounds", "candidates", "ridge-penalty", "floor"}
     of_profile = {key.replace("-", "_"): v for key, v in profile.items() if key not in left_out}
     return KEYS | of_profile | chosen
 

@@ -248,6 +248,8 @@ LEAN: dict[str, Any] = {
 }
 #: Features that cross once, for a basis of their sums, or of own rows.
 SUMS: dict[str, Any] = {**LEAN, "model": "gcn", "basis_rows": "choose"}
+#: What is compared with a regression at its end, which is better after so few rounds.
+FLOOR: dict[str, Any] = {**LEAN, "floor": "one-shot", "rounds": 1, "hidden": 64}
 #: No round at all.
 ONE_SHOT: dict[str, Any] = {
     key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
@@ -258,7 +260,7 @@ ONE_SHOT: dict[str, Any] = {
     ("algorithm", "more"),
     [
         *(("lazy", {}), ("standard", {}), ("bns", {})),
-        *(("lazy", LEAN), ("lazy", SUMS), ("lazy", ONE_SHOT)),
+        *(("lazy", LEAN), ("lazy", SUMS), ("lazy", FLOOR), ("lazy", ONE_SHOT)),
         *(("standard", CODED), ("bns", CODED)),
     ],
 )
@@ -283,7 +285,12 @@ def test_agents_stay_within_their_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "asked"), [(SUMS, {"choice", "train_layer"}), (ONE_SHOT, {"gram"})]
+    ("more", "asked"),
+    [
+        (SUMS, {"choice", "train_layer"}),
+        (FLOOR, {"gram", "train_layer"}),
+        (ONE_SHOT, {"gram"}),
+    ],
 )
 def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
     tmp_path: Path,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import LAZY_PROFILES
 from retexo_fl.training.effective_plan import effective_plan
-from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.volume import (
     Forecast,
     PredictedVolume,
@@ -39,7 +39,7 @@ class LazyForecast(Forecast):
         stage's exchange; those of the last stage for the test. A basis of the features comes before
         all that. Where the last layer is solved for, no stage has rounds: each client answers sums
         of products once. A stage that is trained as something else, too, has as many rounds again
-        at most.
+        at most. What a floor of the model takes comes after the last stage.
         """
         basis_up, basis_down, basis = basis_values(shape)
         comparison_up, comparison_down = comparison_values(shape)
@@ -50,13 +50,18 @@ class LazyForecast(Forecast):
         again = [*zip(size.further_rounds, parameters, strict=True)]
         stages += [one for one in again if one[0]]
         updates = sum(r * p for r, p in stages)
-        grams = 0
+        grams, tested = 0, parameters[-1]
         if shape.passes_sums:
             grams = size.clients * solved_values(shape)
         beyond = size.validation_clients * sum(parameters)
         beyond += size.validation_clients * sum(p for rounds, p in again if rounds)
         beyond += size.clients * sum(parameters[:-1])
-        beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
+        if shape.has_floor:
+            grams = size.clients * solved_values(shape.floor)
+            of_floor = num_weights(shape.floor, shape.layers - 1)
+            beyond += size.validation_clients * of_floor
+            tested = of_floor if size.tests_floor else tested
+        beyond += size.clients * (tested + basis) + size.training_clients * basis_down
         beyond += size.asked_clients * comparison_down
         sums = size.training_clients * basis_up + size.asked_clients * comparison_up + grams
         return PredictedVolume(

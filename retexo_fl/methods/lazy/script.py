@@ -6,6 +6,7 @@
         collect   until every vector has arrived, or the deadline decides
         R rounds  weights w(r-1) out, gradient sums back, one step to w(r)
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
+    floor         what else is solved for from the last stage's rows: the better is kept
     evaluate      the selected model on the test nodes, once
 
 A stage may then be trained as something else, by further rounds, of which the best is kept
@@ -20,6 +21,7 @@ from __future__ import annotations
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.training import Script, StageLoop, Training
 from retexo_fl.methods.pieces.basis.script import find_basis
+from retexo_fl.methods.pieces.floor.script import compare_with_floor
 
 
 def lazy(training: Training) -> Script:
@@ -41,4 +43,5 @@ def lazy(training: Training) -> Script:
                     training.train_round(loop)
                 loop = training.select(loop)
         yield
+    compare_with_floor(training)
     training.finish()

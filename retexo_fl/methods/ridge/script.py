@@ -25,6 +25,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.training import Script, Training
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.methods.pieces.basis.script import find_basis
+from retexo_fl.training.floor import read_columns
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, fit, gram_values, validated_fit
 from retexo_fl.training.stage_model import ModelShape, flat_weights
 from retexo_fl.training.volume import solved_values
@@ -58,7 +59,8 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         RemoteProtocolError: An answer has another length or count than the client's hello promised.
         TrainingDiverged: A sum is not finite.
     """
-    width, classes = shape.read_width, shape.classes
+    columns, classes = read_columns(shape), shape.classes
+    width = len(columns)
     training = frozenset(client for client, hello in clients.hellos.items() if hello.has("train"))
     total = np.zeros(solved_values(shape))
     request = GramRequest(ticket=ticket)
@@ -82,5 +84,7 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         found, _ = validated_fit(total, width=width, classes=classes)
     if found is None:
         found = fit(total[: gram_values(width, classes)], width=width, classes=classes)
-    tensors = {"layer.weight": found.weight, "layer.bias": found.bias}
-    return flat_weights(shape, ticket.stage, tensors).astype(shape.dtype)
+    weight = np.zeros((shape.read_width, classes))
+    weight[columns] = found.weight
+    tensors = {"layer.weight": weight, "layer.bias": found.bias}
+    return flat_weights(shape, shape.layers - 1, tensors).astype(shape.dtype)
