@@ -56,12 +56,10 @@ def test_the_unit_leaves_what_a_compiler_needs() -> None:
 def test_systemd_accepts_the_addition_for_a_gpu(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
-    readme = (ROOT / "clients" / "README.md").read_text()
-    (added,) = re.findall(r"```ini\n(.*?)```", readme, re.S)
-    lines = "\n".join(line.strip() for line in added.splitlines())
+    lines = (UNIT.parent / "retexo-agent.service.d" / "gpu.conf").read_text()
     unit = re.sub(r"^(ExecStart|User|Group)=.*\n", "", UNIT.read_text(), flags=re.M)
     path = tmp_path / "gpu.service"
-    path.write_text(f"{unit}\n[Service]\nExecStart=/bin/true\n{lines}\n")
+    path.write_text(f"{unit}\n{lines}\nExecStart=/bin/true\n")
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(path)],
         capture_output=True,
