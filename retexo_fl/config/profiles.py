@@ -26,7 +26,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "dropout": 0.0,
                 "optimizer": "lbfgs",
                 "warm-start": True,
-                "candidates": "own-row",
+                "candidates": "auto",
                 "basis": "supervised",
                 "basis-blocks": 8,
                 "basis-bits": 8,

@@ -249,7 +249,7 @@ class Training:
         tried = {one.name for one in outcome.tried}
         before = self.joined.job.outcomes[number - 1].score if number else None
         for candidate in candidates_of(self.config, shape, number):
-            if candidate.name not in tried and candidate.may_pay(before):
+            if candidate.name not in tried and candidate.may_pay(outcome.score, before):
                 first = candidate.fixed(shape, number).set_in(self.initial(number))
                 return StageState.next_candidate(candidate.name, first, outcome)
         return None

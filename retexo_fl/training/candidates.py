@@ -9,11 +9,13 @@ that their own rows tell these, and the last layer trusts own rows more than it 
 before fits its train nodes far better than others.
 
 The first layer with few blocks: of a basis that is the whole space of the features no direction is
-left out, so that little but weight decay keeps the layer from fitting noise.
+left out, so that little but weight decay keeps the layer from fitting noise, which the gap between
+its train and its validation nodes announces.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ from retexo_fl.updates.grid import BLOCK
 #: By how much more of its train than of its validation nodes a stage has right that has fitted
 #: labels which own rows then tell.
 _LEAST_GAP: Final = 0.1
+#: The same of one that fits noise in all of its columns.
+_LEAST_GAP_OF_NOISE: Final = 0.05
 #: Blocks that the first layer reads of a basis, and its weight decay.
 _FEW_BLOCKS: Final = 3
 _FEW_WEIGHT_DECAY: Final = 0.05
@@ -82,8 +86,13 @@ class Candidate(ABC):
         """Return whether a stage may be trained as this."""
 
     @abstractmethod
-    def may_pay(self, before: Score | None) -> bool:
-        """Return whether to train it, by how the stage before was validated."""
+    def may_pay(self, own: Score, before: Score | None) -> bool:
+        """Return whether to train it.
+
+        Args:
+            own: How the stage as it is was validated.
+            before: How the stage before was; None of the first.
+        """
 
     @abstractmethod
     def _fixed(self, model: StageModel, shape: ModelShape) -> Iterable[tuple[torch.Tensor, float]]:
@@ -112,11 +121,10 @@ class NoOwnRow(Candidate):
         is_last = 0 < stage == shape.layers - 1
         return is_last and any(True for _ in StageModel(shape, stage).layer.own_weights())
 
-    def may_pay(self, before: Score | None) -> bool:
+    def may_pay(self, own: Score, before: Score | None) -> bool:
         """See :class:`Candidate`: where the stage before fits its train nodes far better."""
-        if before is None or before.train_accuracy is None or before.accuracy is None:
-            return False
-        return before.train_accuracy - before.accuracy >= _LEAST_GAP
+        del own
+        return before is not None and _gap(before) >= _LEAST_GAP
 
     def _fixed(self, model: StageModel, shape: ModelShape) -> Iterable[tuple[torch.Tensor, float]]:
         """See :class:`Candidate`."""
@@ -139,10 +147,10 @@ class FewBlocks(Candidate):
         beyond = StageModel(shape, stage).layer.weights_beyond(few)
         return few < shape.inputs and any(True for _ in beyond)
 
-    def may_pay(self, before: Score | None) -> bool:
-        """See :class:`Candidate`: no count tells."""
+    def may_pay(self, own: Score, before: Score | None) -> bool:
+        """See :class:`Candidate`: where the stage as it is fits noise."""
         del before
-        return True
+        return _gap(own) >= _LEAST_GAP_OF_NOISE
 
     def _fixed(self, model: StageModel, shape: ModelShape) -> Iterator[tuple[torch.Tensor, float]]:
         """See :class:`Candidate`: blocks nest, so that the first are those of fewer."""
@@ -170,3 +178,10 @@ def candidates_of(config: RunConfig, shape: ModelShape, stage: int) -> tuple[Can
         return ()
     wanted = (one for one in CANDIDATES.values() if config.candidates in {"auto", one.key})
     return tuple(one for one in wanted if one.is_of(shape, stage))
+
+
+def _gap(score: Score) -> float:
+    """Return how much more of its train than of its validation nodes a stage has right."""
+    if score.train_accuracy is None or score.accuracy is None:
+        return -math.inf
+    return score.train_accuracy - score.accuracy

@@ -160,7 +160,7 @@ class _Messages:
         else:
             for stage, size in enumerate(sizes):
                 yield from self._stage(stage, size, before=sizes[stage - 1] if stage else None)
-        tested = self._selected(sizes[-1])
+        tested = self._selected(len(sizes) - 1, sizes[-1])
         if self._shape.has_floor:
             floor = self._shape.floor
             tested = max(tested, self._coded(num_weights(floor, floor.layers - 1), 32), key=_length)
@@ -207,7 +207,7 @@ class _Messages:
     def _stage(self, stage: int, size: int, *, before: int | None) -> Iterator[Asked]:
         """Yield the messages of a stage of ``size`` weights, after one of so many ``before``."""
         rounds = self._config.stage_rounds[stage]
-        made_by = self._made_by_features() if before is None else self._selected(before)
+        made_by = self._made_by_features() if before is None else self._selected(stage - 1, before)
         if rounds:
             yield from self._rounds(stage, size, rounds, made_by)
         else:
@@ -328,9 +328,13 @@ class _Messages:
         directions = self._coded(features * columns, bits).coded_bytes if columns else 0
         return Record(coded_bytes=_MEAN_BYTES * features + directions).times(kinds)
 
-    def _selected(self, size: int) -> Record:
-        """Return the selected weights of a stage that is over."""
-        return _NAME if self._names_selected else self._coded(size, 32)
+    def _selected(self, stage: int, size: int) -> Record:
+        """Return the selected weights of a stage that is over.
+
+        After rounds as something else clients hold no more what the stage was before.
+        """
+        is_named = self._names_selected and not candidates_of(self._config, self._shape, stage)
+        return _NAME if is_named else self._coded(size, 32)
 
     def _update(self, values: int, bits: int) -> Record:
         if not self._masked:

@@ -76,7 +76,8 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def _always_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try candidates whatever the stage before says, and write every round down."""
-    monkeypatch.setattr(candidates, "_LEAST_GAP", -1.0)
+    for bound in ("_LEAST_GAP", "_LEAST_GAP_OF_NOISE"):
+        monkeypatch.setattr(candidates, bound, -1.0)
     monkeypatch.setattr(checkpoints, "MOST_LOST_S", 0.0)
 
 
@@ -301,11 +302,13 @@ def test_it_is_kept_where_validation_says_so_clearly(tmp_path: Path) -> None:
     assert last["val_accuracy"] == (other if is_clear else first)["val_accuracy"]
 
 
-def test_it_is_not_tried_where_the_layer_before_fits_all_nodes_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["plain", "first layer"])
+def test_it_is_not_tried_where_all_nodes_are_fitted_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(candidates, "_LEAST_GAP", 1.0)
-    run = train(tmp_path / "run", **KEYS)
+    for bound in ("_LEAST_GAP", "_LEAST_GAP_OF_NOISE"):
+        monkeypatch.setattr(candidates, bound, 1.0)
+    run = train(tmp_path / "run", **{**KEYS, **WAYS[way], "patience": 0})
     stages = result_of(run)["stages"]
     assert [stage["rounds"] for stage in stages] == [4, 4]
     assert all(0 < stage["train_accuracy"] <= 1 for stage in stages)

@@ -148,4 +148,17 @@ def score(correct: int, *, train: float | None = None, **more: Any) -> Score:
 def test_own_rows_are_left_out_where_the_layer_before_fits_its_train_nodes_better(
     before: Score | None, pays: bool
 ) -> None:
-    assert NO_OWN.may_pay(before) is pays
+    assert NO_OWN.may_pay(score(677, train=0.975), before) is pays
+
+
+@pytest.mark.parametrize(
+    ("own", "pays"),
+    [
+        (score(620, train=0.9), True),
+        (score(980, train=1.0), False),
+        (score(780, train=0.75), False),
+        (score(620), False),
+    ],
+)
+def test_few_blocks_are_tried_where_the_layer_as_it_is_fits_noise(own: Score, pays: bool) -> None:
+    assert FEW.may_pay(own, None) is pays
