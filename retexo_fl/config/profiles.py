@@ -106,6 +106,8 @@ _KINDS: Final = (
     # Its MLP of sums does not bear the noise of changes in few bits.
     _Kind(key="model", is_of=lambda model: model == "gin", values={"weight-bits": 32}),
 )
+#: Values that go with the default profile beside each other, and not alone.
+_TOGETHER: Final[tuple[Mapping[str, Scalar], ...]] = ({"model": "gcn", "layers": 4},)
 
 
 #: Keys that the server may settle for clients: those of profiles, and what follows from counts.
@@ -192,10 +194,11 @@ def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
     found to be as accurate as 100 rounds of Adam for each layer with the others.
     """
     own = {**default_values(), **profile_values(DEFAULT_PROFILE, chosen)}
+    together = {key for pair in _TOGETHER if pair.items() <= chosen.items() for key in pair}
     return tuple(
         key
         for key in key_infos()
-        if key in chosen and not _goes_with_default(key, chosen[key], own[key])
+        if key in chosen.keys() - together and not _goes_with_default(key, chosen[key], own[key])
     )
 
 

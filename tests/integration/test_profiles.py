@@ -102,6 +102,7 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
         (("--model", "gin", "--local-steps", "2"), "lean"),
         (("--layers", "3"), "lean"),
         (("--layers", "4"), "retexo"),
+        (("--layers", "4", "--model", "gcn"), "lean"),
         (("--algorithm", "standard"), "end-to-end"),
         (("--learning-rate", "0.1"), "retexo"),
         # What lean training has itself, or where it leaves room.

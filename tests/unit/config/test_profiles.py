@@ -131,6 +131,15 @@ def test_lean_has_other_keys_for_some_kinds_of_training() -> None:
     assert leaving({"optimizer": "adam"}) == ("optimizer",)
 
 
+def test_four_layers_are_trained_leanly_of_gcn_alone() -> None:
+    for model in ("sage", "gin"):
+        assert leaving({"model": model, "layers": 4}) == ("layers",)
+    assert leaving({"layers": 4}) == ("layers",)
+    assert leaving({"model": "gcn", "layers": 4}) == ()
+    assert leaving({"model": "gcn", "layers": 4, "optimizer": "sgd"}) == ("optimizer",)
+    assert leaving({"model": "gcn", "layers": 5}) == ("layers",)
+
+
 def test_any_loss_of_classes_is_trained_leanly() -> None:
     for loss in ("cross-entropy", "focal:2", "my_loss:hinge"):
         assert leaving({"loss": loss, "class-weights": "balanced"}) == ()
