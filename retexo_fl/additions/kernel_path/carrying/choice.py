@@ -99,12 +99,13 @@ class WayChoice:
 
     def _why_not(self, notice: Notice, width: int, senders: int, *, times: int) -> str:
         """Return why a sender's vectors are better sent as a block; nothing where they are not."""
-        dense = len(notice.streams) * width * _VALUE_BYTES
+        dense = len(notice.streams) * width * (1 if notice.in_bytes else _VALUE_BYTES)
         if not self._in_kernel:
             return "no program in the kernel takes them"
         if times >= LEAST_TIMES:
             return ""
-        if notice.stored * _STORED_BYTES < dense:
+        # A block that has a byte for each value is as long with zeros as without.
+        if not notice.in_bytes and notice.stored * _STORED_BYTES < dense:
             return "many values are zero"
         if senders < LEAST_SENDERS:
             return f"fewer than {LEAST_SENDERS} senders"

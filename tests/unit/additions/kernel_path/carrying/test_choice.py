@@ -20,18 +20,29 @@ _WIDTH = 64
 _LARGE = LEAST_BYTES // (4 * _WIDTH)
 
 
-def _notice(vectors: int, *, stored: int | None = None, packet_cells: int = 22) -> Notice:
+def _notice(
+    vectors: int, *, stored: int | None = None, packet_cells: int = 22, in_bytes: bool = False
+) -> Notice:
     return Notice(
         exponent=3,
         packet_cells=packet_cells,
         stored=vectors * _WIDTH if stored is None else stored,
         digest=bytes(16),
         streams=np.zeros(vectors, dtype=np.int64),
+        forms=np.zeros(vectors, dtype=np.uint8) if in_bytes else None,
     )
 
 
 def _ways(choice: WayChoice, notice: Notice, *, senders: int = LEAST_SENDERS) -> set[Way]:
     return set(choice.ways(dict.fromkeys(range(senders), notice), _WIDTH, max_cells=22).values())
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"), [(4 * _LARGE, Way.DATAGRAMS), (4 * _LARGE - 1, Way.BLOCK)]
+)
+def test_numbers_of_a_byte_are_as_many_bytes(vectors: int, expected: Way) -> None:
+    # Zeros among them take none in a block that they do not take in a datagram.
+    assert _ways(_choosing(), _notice(vectors, stored=1, in_bytes=True)) == {expected}
 
 
 def _choosing(*, in_kernel: bool = True) -> WayChoice:
