@@ -20,8 +20,8 @@ from retexo_fl.training.stage_pass import ROWS_PER_BATCH
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 #: Nodes and edges that a stage reads in all of its rounds, below which no worker pays: on one core
-#: attention over 38,000 nodes and 578,000 edges took .1 s a round, so that this is five seconds.
-_LEAST_READ: Final = 30_000_000
+#: attention over 38,000 nodes and 578,000 edges took .1 s a round, so that this is ten seconds.
+_LEAST_READ: Final = 60_000_000
 
 
 class WholeTrainer(Protocol):

@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.additions.devices.sampling.free_memory import free_bytes
 from retexo_fl.additions.devices.training.client_devices import ClientDevices
 from retexo_fl.additions.devices.training.device_stage import DevicePasses, DevicePlan
 from retexo_fl.additions.devices.training.stage_task import GRADIENT, ROUND, Cut, unit_nodes
 from retexo_fl.additions.devices.training.trial import Experience, Trial
 from retexo_fl.additions.devices.workers.balancer import assign
+from retexo_fl.additions.devices.workers.shared_arrays import free_bytes
 from retexo_fl.client.log_lines import line
 from retexo_fl.client.memory_estimate import WORKER_BYTES, available_bytes
 from retexo_fl.config import RunConfig
@@ -39,7 +39,6 @@ from retexo_fl.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
-_CPU: Final = torch.device("cpu")
 #: Of what is free, workers and their copies of a stage's rows may take so much.
 _PART_OF_FREE: Final = 0.5
 #: Cores that are to be idle beside this process: the load of a minute is never quite whole.
@@ -172,7 +171,7 @@ class AutoStage(LayerTrainer):
             return "a script without a guard would run again in each worker; name devices=cpu:N"
         workers = self._passes.devices.num_workers
         needed = workers * WORKER_BYTES + (1 + workers) * self._bytes
-        if needed > _PART_OF_FREE * min(free_bytes(_CPU), available_bytes()):
+        if needed > _PART_OF_FREE * min(free_bytes() or available_bytes(), available_bytes()):
             return f"workers would take {format_bytes(needed)} of memory"
         return ""
 

@@ -8,10 +8,10 @@ now and again a round in the client's process shows whether that still holds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
+
+import numpy as np
 
 #: Rounds that a comparison is made of; the first of a kind, which prepares, is not among them.
 _COMPARED: Final = 3
@@ -134,8 +134,7 @@ class _Times:
 
     @property
     def typical(self) -> float:
-        latest: Iterable[float] = self._latest
-        return median(latest) if self._latest else 0.0
+        return float(np.median(self._latest)) if self._latest else 0.0
 
     def add(self, seconds: float) -> None:
         self._count += 1

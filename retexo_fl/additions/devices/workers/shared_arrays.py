@@ -110,7 +110,7 @@ class SharedArrays:
     @classmethod
     def _made(cls, layout: Layout) -> Self:
         total_bytes = _total_bytes(layout)
-        available_bytes = _available_bytes()
+        available_bytes = free_bytes()
         if available_bytes is not None and total_bytes > available_bytes:
             raise _no_room(total_bytes, f"{available_bytes / 1e6:.0f} MB are free")
         descriptor = _nameless_file()
@@ -173,7 +173,7 @@ def _reserve(descriptor: int, total_bytes: int) -> None:
         os.ftruncate(descriptor, total_bytes)
 
 
-def _available_bytes() -> int | None:
+def free_bytes() -> int | None:
     """Return what can be claimed without swapping; None where that is unknown.
 
     Asked first, since claiming too much makes Linux end some process instead of saying no.

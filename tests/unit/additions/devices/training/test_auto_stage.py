@@ -180,7 +180,7 @@ def test_workers_are_not_started_where_memory_is_short(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto_stage, "_main_can_be_imported", lambda: True)
-    monkeypatch.setattr(auto_stage, "free_bytes", lambda device: 600_000_000)
+    monkeypatch.setattr(auto_stage, "free_bytes", lambda: 600_000_000)
     devices = DevicesHere([1.0, 1.0])
     made, stage, _ = made_of("gat", devices, Recipe())
     with caplog.at_level(logging.INFO, "retexo_fl"):
