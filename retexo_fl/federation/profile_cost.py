@@ -11,6 +11,7 @@ from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.config.profiles import DEFAULT_PROFILE, profile_values
 from retexo_fl.errors import InputError
+from retexo_fl.exchange import FIXED8
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.masking.agreement import USES
 from retexo_fl.methods.forecasts import LAZY, forecast_of
@@ -60,7 +61,8 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
     exchanged = (
         vectors * width * item
         if config.row_bits == 32
-        else level_bytes(vectors, width, config.row_bits)
+        # On one grid a row takes a byte less, and a frame, of one row at least, two more.
+        else level_bytes(vectors, width, config.row_bits) + vectors * (config.row_codec == FIXED8)
         for width in widths
     )
     asked = training_messages(config, shape, counts, forecast=LAZY)
