@@ -80,6 +80,10 @@ _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
 _FEW_END_TO_END: Final[Mapping[str, Scalar]] = MappingProxyType(
     {"dropout": 0.8, "weight-decay": 0.02}
 )
+#: Layers without sums read all of dense rows: L-BFGS fits these too well, Adam with dropout not.
+_WHOLE_ROWS: Final[Mapping[str, Scalar]] = MappingProxyType(
+    {"basis": "none", "optimizer": "adam", "dropout": 0.3, "rounds": 100, "patience": 20}
+)
 #: Where they are not the whole space, validation nodes are asked, too.
 _CHOOSE: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "choose"})
 
@@ -107,7 +111,11 @@ _KINDS: Final = (
     _Kind(key="model", is_of=lambda model: model == "gin", values={"weight-bits": 32}),
 )
 #: Values that go with the default profile beside each other, and not alone.
-_TOGETHER: Final[tuple[Mapping[str, Scalar], ...]] = ({"model": "gcn", "layers": 4},)
+_TOGETHER: Final[tuple[Mapping[str, Scalar], ...]] = (
+    {"model": "gcn", "layers": 3},
+    {"model": "gcn", "layers": 4},
+    {"model": "sage", "layers": 3},
+)
 
 
 #: Keys that the server may settle for clients: those of profiles, and what follows from counts.
@@ -194,7 +202,8 @@ def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
     found to be as accurate as 100 rounds of Adam for each layer with the others.
     """
     own = {**default_values(), **profile_values(DEFAULT_PROFILE, chosen)}
-    together = {key for pair in _TOGETHER if pair.items() <= chosen.items() for key in pair}
+    values = {**default_values(), **chosen}
+    together = {key for pair in _TOGETHER if pair.items() <= values.items() for key in pair}
     return tuple(
         key
         for key in key_infos()
@@ -315,5 +324,5 @@ def _of_dense(facts: GraphFacts, *, takes_sums: bool) -> Mapping[str, Scalar]:
     if _BLOCKS_OF_DENSE * facts.classes < facts.features:
         return {"basis-blocks": _BLOCKS_OF_DENSE}
     if not takes_sums:
-        return {"basis": "none"}
+        return _WHOLE_ROWS
     return {**_SUMS, "basis-blocks": max(2, -(-facts.features // facts.classes))}

@@ -205,10 +205,10 @@ class RunConfig:
         "PyG's convolutions (pyg:GATv2Conv).",
         *MODELS,
         plugin=True,
-        lean=("gcn", "sage", "gin"),
+        lean=("gcn", "sage", "gin", "gat"),
     )
     layers: int = whole(
-        2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2, 3)
+        2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2,)
     )
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536, lean=ANY)
     heads: int = whole(

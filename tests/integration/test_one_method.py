@@ -104,8 +104,8 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "feature-normalisation": Tried("row", LEAN),
         # The method.
         "algorithm": Tried("drop", LEFT),
-        "model": Tried("gat", LEFT),
-        "layers": Tried(4, LEFT),
+        "model": Tried("sage-pool", LEFT),
+        "layers": Tried(5, LEFT),
         "optimizer": Tried("adam", LEFT),
         "learning-rate": Tried(0.1, LEFT),
         "dropout": Tried(0.5, LEFT),

@@ -98,7 +98,8 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
     [
         ((), "lean"),
         (("--model", "gcn", "--partitioner", "louvain", "--seed", "3"), "lean"),
-        (("--model", "gat"), "retexo"),
+        (("--model", "sage-pool"), "retexo"),
+        (("--model", "gat", "--optimizer", "lbfgs", "--rounds", "1"), "lean"),
         (("--model", "gin", "--local-steps", "2"), "lean"),
         (("--layers", "3"), "lean"),
         (("--layers", "4"), "retexo"),

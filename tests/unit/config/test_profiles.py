@@ -80,7 +80,9 @@ def test_a_model_without_sums_gets_no_basis_of_them() -> None:
     for facts in (replace(USUAL, edges=300_000), replace(USUAL, train_nodes=9)):
         assert fitted_values("lean", facts, takes_sums=False, is_linear=False) == {}
     whole = replace(USUAL, entries=5_000_000, classes=16)
-    assert fitted_values("lean", whole, takes_sums=False, is_linear=False) == {"basis": "none"}
+    assert fitted_values("lean", whole, takes_sums=False, is_linear=False) == {
+        **{"basis": "none", "optimizer": "adam", "dropout": 0.3, "rounds": 100, "patience": 20}
+    }
 
 
 def test_few_coordinates_are_for_layers_that_are_linear_in_their_sums() -> None:
@@ -131,10 +133,12 @@ def test_lean_has_other_keys_for_some_kinds_of_training() -> None:
     assert leaving({"optimizer": "adam"}) == ("optimizer",)
 
 
-def test_four_layers_are_trained_leanly_of_gcn_alone() -> None:
-    for model in ("sage", "gin"):
-        assert leaving({"model": model, "layers": 4}) == ("layers",)
-    assert leaving({"layers": 4}) == ("layers",)
+def test_more_layers_are_trained_leanly_of_layers_that_were_measured() -> None:
+    assert leaving({"layers": 4}) == leaving({"model": "sage", "layers": 4}) == ("layers",)
+    assert leaving({"layers": 3}) == leaving({"model": "gcn", "layers": 3}) == ()
+    for model in ("gin", "gat"):
+        assert leaving({"model": model, "layers": 3}) == ("layers",)
+        assert leaving({"model": model, "layers": 2}) == ()
     assert leaving({"model": "gcn", "layers": 4}) == ()
     assert leaving({"model": "gcn", "layers": 4, "optimizer": "sgd"}) == ("optimizer",)
     assert leaving({"model": "gcn", "layers": 5}) == ("layers",)
