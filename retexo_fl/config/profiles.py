@@ -27,6 +27,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "optimizer": "lbfgs",
                 "warm-start": True,
                 "candidates": "auto",
+                "floor": "one-shot",
                 "basis": "supervised",
                 "basis-blocks": 8,
                 "basis-bits": 8,

@@ -56,7 +56,7 @@ KEYS: Final[dict[str, Any]] = {
 LEAN: Final = {
     key.replace("-", "_"): value
     for key, value in profile_values("lean").items()
-    if key not in {"rounds", "candidates"}
+    if key not in {"rounds", "candidates", "floor"}
 }
 #: The basis is the whole space of the features.
 WHOLE: Final = {**LEAN, "basis_rows": "sums", "basis_blocks": 8, "candidates": "few-blocks"}

@@ -114,7 +114,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "ridge-penalty": Tried("validation", LEAN),
         "warm-start": Tried(False, LEFT),
         "candidates": Tried("none", SAME),
-        "floor": Tried("one-shot", LEAN),
+        "floor": Tried("none", LEAN),
         "local-steps": Tried(2, LEAN),
         "proximal-mu": Tried(0.1, LEFT, {"local_steps": 2}),
         "local-correction": Tried("scaffold", LEFT, {"local_steps": 2, "local_optimizer": "sgd"}),
