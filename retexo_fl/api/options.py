@@ -232,7 +232,9 @@ class Options(TypedDict, total=False):
     gpu_cache: Literal["degree", "lru"] | None
     """Feature rows that a GPU caches: those of largest degree, or the last used; not for gns."""
     devices: str | Sequence[str] | None
-    """Devices of a client; GPUs that it does not have are left out."""
+    """Devices of a client; GPUs that it does not have are left out. With auto its own process,
+    and others for a long lazy stage where its first rounds say that they pay.
+    """
     balance: Literal["dynamic", "static", "equal"] | None
     """Shares of a client's devices: by measured speed (dynamic), by that of the first epoch
     (static), or equal (equal).
@@ -574,7 +576,7 @@ def every_key(  # noqa: PLR0913
     cache_share: Any = 0.2,
     cache_epochs: Any = 1,
     gpu_cache: Any = "degree",
-    devices: Any = "cpu",
+    devices: Any = "auto",
     balance: Any = "dynamic",
     boundary_plan: Any = "rows",
     row_bits: Any = 32,

@@ -468,8 +468,9 @@ class RunConfig:
         lean=ANY,
     )
     devices: str = formed(
-        "cpu",
-        "Devices of a client; GPUs that it does not have are left out.",
+        "auto",
+        "Devices of a client; GPUs that it does not have are left out. With auto its own process, "
+        "and others for a long lazy stage where its first rounds say that they pay.",
         DEVICES,
         metavar="SPEC",
         may_change=True,

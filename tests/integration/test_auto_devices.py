@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from retexo_fl.additions.devices.training.auto_stage import AutoStage, SpareDevi
 from retexo_fl.additions.devices.training.trial import Trial
 from retexo_fl.client import trainers
 from tests.support.agents import assert_same_training
+from tests.support.commands import environment
 from tests.support.runs import train
 
 pytestmark = [pytest.mark.system, pytest.mark.devices]
@@ -60,3 +63,27 @@ def _open_and_wait(open_devices: Callable[[AutoStage, int], None]) -> Callable[.
             stage._opening.join()
 
     return opened
+
+
+def test_a_short_training_by_default_does_not_load_the_room(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from retexo_fl.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print([name for name in sys.modules if 'additions.devices' in name])\n"
+    )
+    keys = ("--model", "gat", "--clients", "2", "--rounds", "2", "--hidden", "8", "--quiet")
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", *keys, "--out", str(tmp_path / "run")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert 'devices = "auto"' in (tmp_path / "run" / "config.toml").read_text()
+    assert not (tmp_path / "run" / "devices.log").exists()
