@@ -94,7 +94,10 @@ class _FileOfRun(WatchedFileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line to the file where it is now."""
+        # Without its folder, a run was removed.
         folder = in_the_making(self._run) if self._is_new else self._run
+        if not folder.is_dir():
+            return
         self.baseFilename = str(folder / DEVICES_NAME)
         super().emit(record)
 

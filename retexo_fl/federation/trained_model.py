@@ -173,6 +173,9 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     keeps_floor = _keeps_floor(run)
     if keeps_floor:
         config, paths[-1] = replace(config, solver="ridge"), floor_path(run)
+    else:
+        # What was compared is done with.
+        config = replace(config, floor="none")
     try:
         layers = [read_layer_file(path) for path in paths]
     except CheckpointError as error:

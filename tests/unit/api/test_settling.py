@@ -104,7 +104,7 @@ KEEPS, LEAVES = "--profile lean keeps it", "lean does not go with it"
     [
         ({"optimizer": "sgd"}, "optimizer = sgd was", KEEPS),
         # Lean training without the key is what it is compared with.
-        ({"local_steps": 2}, "local-steps = 2 was", LEAVES),
+        ({"codec": "dense"}, "codec = dense was", LEAVES),
         (
             {"optimizer": "sgd", "warm_start": False},
             "warm-start = false and optimizer = sgd were",

@@ -201,7 +201,7 @@ def test_device_that_ends_in_mid_training_is_named() -> None:
         ({"workloads": np.full(COUNT, -1.0)}, "expected a number for each of 45 items, none below"),
         ({"workloads": np.full(COUNT, np.nan)}, "expected a number for each of 45 items"),
         ({"devices": "gpu"}, "devices is 'gpu'; expected auto"),
-        ({"balance": "fair"}, "balance is 'fair'; expected dynamic or static"),
+        ({"balance": "fair"}, "balance is 'fair'; expected dynamic, static, equal"),
         ({"speeds": [1, 2]}, "expected 1 positive number, one"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
