@@ -17,8 +17,10 @@ from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import load_parts, make_parts
 from retexo_fl.config.profiles import profile_values
 from retexo_fl.errors import LocalProtocolError
+from retexo_fl.federation.run_directory import RUN
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import write_partitions
+from retexo_fl.replacing import check_replaceable
 from tests.support.cli import CommandLine
 from tests.support.predictions import summary_of
 from tests.support.runs import (
@@ -71,6 +73,25 @@ def test_what_is_kept_is_what_is_tested_and_predicts(
     # What was trained stays as it is without a floor.
     plain = model_bytes(train(tmp_path / "plain", **without(keys)))
     assert {name: model_bytes(run)[name] for name in plain} == plain
+
+
+def test_a_model_that_was_better_than_its_floor_predicts_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = {**KEYS, "model": "gcn", "basis_rows": "sums"}
+    run, parts, retexo = train(tmp_path / "run", **keys), tmp_path / "parts", CommandLine(capfd)
+    result = result_of(run)
+    assert result["floor"]["kept"] == "trained"
+    write_partitions(load_parts(configured(tmp_path / "x", **keys)), parts)
+    retexo.done("predict", run, "--partitions", parts, "--quiet")
+    of_test = summary_of(parts)["labelled"]["test"]
+    assert of_test["right"] / of_test["nodes"] == result["test_accuracy"]
+
+
+def test_a_run_with_a_floor_gives_way_to_another(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **POOR, model="gcn", basis_rows="sums")
+    assert result_of(run)["floor"]["kept"] == "floor"
+    check_replaceable(run, RUN)
 
 
 @pytest.mark.parametrize(("model", "rows"), BASES)
