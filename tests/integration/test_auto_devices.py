@@ -47,7 +47,8 @@ def test_workers_that_come_in_the_midst_of_a_stage_change_no_bit(
     train(tmp_path / "auto", **keys, hidden=8, rounds=20, devices="auto")
     lines = (tmp_path / "auto" / "devices.log").read_text().splitlines()
     assert all("tries=cpu:0,cpu:1" in line for line in lines if "tries" in line)
-    stages = {line.split(" round=")[0].split(" ", 1)[1] for line in lines}
+    # Shares that change on a busy machine are told beside that.
+    stages = {line.split(" round=")[0].split(" ", 1)[1] for line in lines if " tries=" in line}
     assert stages == {
         f"devices client={client} stage={stage}"
         for client in range(keys["clients"])
