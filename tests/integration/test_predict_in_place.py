@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from retexo_fl.run_status import write_status
 from tests.support.agents import AgentProcess, agents, predict_in_place_with
 from tests.support.cli import CommandLine
 from tests.support.limits import PERMISSIVE
+from tests.support.part import wait_until
 from tests.support.predictions import SMALL, cut, files_in, summary_of, write_small
 from tests.support.runs import train
 
@@ -74,9 +76,16 @@ def run(trained: Path) -> Path:
 def made(started: list[AgentProcess]) -> list[AgentProcess]:
     """Agents that have predicted nothing."""
     for agent in started:
-        shutil.rmtree(agent.folder / "predictions", ignore_errors=True)
-        (agent.folder / "predictions").unlink(missing_ok=True)
+        # What the server of the test before asked for may still be written.
+        wait_until(partial(_removed, agent.folder / "predictions"), "predictions are still written")
     return started
+
+
+def _removed(place: Path) -> bool:
+    shutil.rmtree(place, ignore_errors=True)
+    if place.is_file():
+        place.unlink()
+    return not place.exists()
 
 
 def config_of(run: Path, **more: Any) -> RunConfig:
