@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -27,19 +27,19 @@ _Result = TypeVar("_Result")
 def compile_kernel(
     function: Callable[_Parameters, _Result],
     folder: Path | None,
-    signature: tuple[Any, ...] | None = None,
+    signatures: Sequence[tuple[Any, ...]] | None = None,
 ) -> Callable[_Parameters, _Result]:
     """Compile a function on arrays and numbers; while it runs, other threads run, too.
 
     Args:
         function: The kernel.
         folder: Where its machine code is kept, as :func:`kernel_folder` says; None: nowhere.
-        signature: numba's types of the arguments: it is compiled now, for these alone. None: at the
-            first call, for each types of arguments anew.
+        signatures: numba's types of the arguments: it is compiled now, for each of these alone.
+            None: at the first call, for each types of arguments anew.
     """
-    signatures = None if signature is None else [signature]
+    fixed = None if signatures is None else list(signatures)
     with _numba_keeps_in(folder):
-        kernel = numba.njit(signatures, nogil=True, cache=folder is not None)(function)
+        kernel = numba.njit(fixed, nogil=True, cache=folder is not None)(function)
     return cast("Callable[_Parameters, _Result]", kernel)
 
 

@@ -16,7 +16,7 @@ def _doubled(number: int) -> int:
 def test_kernel_with_signature_is_compiled_and_kept_before_calls(
     tmp_path: Path,
 ) -> None:
-    kernel = compile_kernel(_doubled, tmp_path, (numba.types.int64,))
+    kernel = compile_kernel(_doubled, tmp_path, [(numba.types.int64,)])
     assert len(list(tmp_path.rglob("*.nbc"))) == 1
     assert kernel(4) == 8
     with pytest.raises(TypeError, match="No matching definition"):
@@ -24,7 +24,7 @@ def test_kernel_with_signature_is_compiled_and_kept_before_calls(
 
 
 def test_a_kernel_without_a_folder_is_kept_nowhere() -> None:
-    assert compile_kernel(_doubled, None, (numba.types.int64,))(4) == 8
+    assert compile_kernel(_doubled, None, [(numba.types.int64,)])(4) == 8
 
 
 def test_each_room_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

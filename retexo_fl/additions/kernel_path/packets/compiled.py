@@ -18,15 +18,15 @@ _ROOM: Final = Path(__file__).parent
 
 
 def compiled(
-    *signature: Any,
+    *signatures: tuple[Any, ...],
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return a decorator that compiles a kernel now, for arguments of these types only.
+    """Return a decorator that compiles a kernel now, for arguments of these types alone.
 
     Arguments of another type raise TypeError: no packet ever waits for a compiler.
     """
 
     def compile_now(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        return machine_code.compile_kernel(function, _kernel_folder(), signature)
+        return machine_code.compile_kernel(function, _kernel_folder(), signatures)
 
     return compile_now
 

@@ -64,14 +64,21 @@ def _copy_cells(  # noqa: PLR0917
         row, column = row + 1, 0
 
 
-@compiled(_WORDS)
+@compiled((_WORDS,))
 def checksum_of(words: Any) -> Any:
     """Return the checksum of one packet, given as uint64 [n]."""
     return covered_sum(words, len(words))
 
 
-@kernel_part
-def _write(  # noqa: PLR0913, PLR0917
+def _of_batch(values: Any) -> tuple[Any, ...]:
+    """Return the types of what packets of values of a type are written from, and into."""
+    numbers = (types.int64,) * 4
+    batch = (types.int64[::1], types.uint8[::1], types.uint64[:, ::1])
+    return (_WORDS, values[::1], *numbers, *batch, values[:, ::1], types.int64[::1])
+
+
+@compiled(_of_batch(types.int32), _of_batch(types.uint8))
+def pack(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and numbers
     template: Any,
     values: Any,
     width: Any,
@@ -84,7 +91,7 @@ def _write(  # noqa: PLR0913, PLR0917
     out_values: Any,
     lengths: Any,
 ) -> bool:
-    """Write packets of values of any kind; see :func:`pack`."""
+    """Write packets, and their bytes into ``lengths``; False: one is none of the stream's."""
     cell_bytes = CELL_VALUES * values.itemsize
     for index in range(len(seqs)):
         if seqs[index] < 0 or seqs[index] * packet_cells >= all_cells:
@@ -107,70 +114,3 @@ def _write(  # noqa: PLR0913, PLR0917
         words[5] = np.uint64(start // row_cells) | (offset_and_cells << _HALF_BITS)
         words[3] = covered_sum(words, HEADER_WORDS + units * CELL_WORDS)
     return True
-
-
-def _of_batch(values: Any) -> tuple[Any, ...]:
-    """Return the types of what packets of values of a type are written from, and into."""
-    numbers = (types.int64,) * 4
-    batch = (types.int64[::1], types.uint8[::1], types.uint64[:, ::1])
-    return (_WORDS, values[::1], *numbers, *batch, values[:, ::1], types.int64[::1])
-
-
-@compiled(*_of_batch(types.int32))
-def pack(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and numbers
-    template: Any,
-    values: Any,
-    width: Any,
-    row_cells: Any,
-    packet_cells: Any,
-    all_cells: Any,
-    seqs: Any,
-    flags: Any,
-    out_words: Any,
-    out_values: Any,
-    lengths: Any,
-) -> bool:
-    """Write packets, and their bytes into ``lengths``; False: one is none of the stream's."""
-    return _write(
-        template,
-        values,
-        width,
-        row_cells,
-        packet_cells,
-        all_cells,
-        seqs,
-        flags,
-        out_words,
-        out_values,
-        lengths,
-    )
-
-
-@compiled(*_of_batch(types.uint8))
-def pack_bytes(  # noqa: PLR0913, PLR0917 - as above
-    template: Any,
-    values: Any,
-    width: Any,
-    row_cells: Any,
-    packet_cells: Any,
-    all_cells: Any,
-    seqs: Any,
-    flags: Any,
-    out_words: Any,
-    out_values: Any,
-    lengths: Any,
-) -> bool:
-    """Do the same with numbers of a byte."""
-    return _write(
-        template,
-        values,
-        width,
-        row_cells,
-        packet_cells,
-        all_cells,
-        seqs,
-        flags,
-        out_words,
-        out_values,
-        lengths,
-    )

@@ -21,7 +21,7 @@ from retexo_fl.additions.kernel_path.packets.layout import (
     USER_ACK,
     PacketKind,
 )
-from retexo_fl.additions.kernel_path.packets.packet_kernels import checksum_of, pack, pack_bytes
+from retexo_fl.additions.kernel_path.packets.packet_kernels import checksum_of, pack
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape, units_of
 from retexo_fl.errors import LocalProtocolError
 
@@ -106,8 +106,7 @@ def pack_packets(
     _check_packing(shape, values, seqs, flags, out)
     lengths = np.empty(len(seqs), dtype=np.int64)
     used = out[: len(seqs)]
-    write = pack_bytes if shape.in_bytes else pack
-    are_written = write(
+    are_written = pack(
         np.frombuffer(_pack_header(head, PacketKind.DATA), dtype=np.uint64),
         values.reshape(-1),
         shape.width,

@@ -147,22 +147,24 @@ def _acknowledge(seen: Any, stream: Any, header: Any, words: Any, reply: Any) ->
 
 
 @compiled(
-    types.int32[::1],
-    types.uint64[:, ::1],
-    types.uint64[::1],
-    numba.from_dtype(STREAM)[::1],
-    numba.from_dtype(REGION)[::1],
-    types.Array(numba.from_dtype(HEADER), 1, "A"),
-    types.uint64[:, ::1],
-    types.int32[:, ::1],
-    types.uint8[:, ::1],
-    types.int64[::1],
-    types.uint64[::1],
-    types.uint64[:, ::1],
-    types.int64[::1],
-    types.int64,
-    types.boolean,
-    types.boolean,
+    (
+        types.int32[::1],
+        types.uint64[:, ::1],
+        types.uint64[::1],
+        numba.from_dtype(STREAM)[::1],
+        numba.from_dtype(REGION)[::1],
+        types.Array(numba.from_dtype(HEADER), 1, "A"),
+        types.uint64[:, ::1],
+        types.int32[:, ::1],
+        types.uint8[:, ::1],
+        types.int64[::1],
+        types.uint64[::1],
+        types.uint64[:, ::1],
+        types.int64[::1],
+        types.int64,
+        types.boolean,
+        types.boolean,
+    )
 )
 def take(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and numbers
     acc: Any,
