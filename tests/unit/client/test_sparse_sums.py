@@ -38,6 +38,8 @@ def test_counts_take_few_bytes_and_come_back(sums: list[float], counted: int | N
         SparseSums(length=2, values=(1.0,), counts=b"\1"),
         SparseSums(length=9, places=(1, 2), counts=b"\1"),
         SparseSums(length=0, counts=b"\1"),
+        SparseSums(length=2, places=(2,), counts=b"\1"),
+        SparseSums(length=2, places=(1, 0), counts=b"\1\2"),
     ],
 )
 def test_counts_that_are_none_are_refused(sent: SparseSums) -> None:
