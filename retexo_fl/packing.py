@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+_Integer = TypeVar("_Integer", int, npt.NDArray[np.int64])
 
 
-def packed_bytes(count: int, bits: int) -> int:
+def packed_bytes(count: _Integer, bits: int) -> _Integer:
     """Return the bytes that so many numbers take."""
     return -(-count * bits // 8)
 

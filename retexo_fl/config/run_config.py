@@ -675,8 +675,9 @@ class RunConfig:
     def counts_plans(self) -> bool:
         """Whether its plan is the one of fewer bytes, which can be counted before it begins.
 
-        Rounded values take the same, whatever they are. How many bytes hidden rows take that are
-        not rounded, depends on how many of their values are zero, and rows have more than sums.
+        Rounded values take at most a byte each, those that are zero a bit. How many bytes hidden
+        rows take that are not rounded, depends far more on how many of their values are zero, and
+        rows have more of these than sums.
         """
         is_known = self.row_bits < 32 or self.codec == "dense" or self.layers == 1
         is_left = self.boundary_plan == "auto" and self.algorithm == "lazy"

@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 MAGIC: Final = b"RTXO"
 #: Version of everything this room puts on the wire.
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 
 _HEADER: Final = struct.Struct("<4sBBBBIII")
 _CHECKSUM: Final = struct.Struct("<I")

@@ -9,12 +9,17 @@ of its scale is set.
 Values are rounded up or down at random, so that their mean is what they were. What is drawn follows
 from the row itself: the same row gives the same bytes, whoever sends it, to whichever peer.
 
+Hidden rows behind a ReLU are zero in many places. Where it is shorter, only the numbers that do not
+stand for 0 are written: the scales of all rows; per row ``ceil(w / 8)`` bytes, of which bit
+``c % 8`` (least first) of byte ``c // 8`` says that column c has one; then all these numbers,
+packed as one row. The rows are the same.
+
 Source: stochastic quantisation as QSGD (Alistarh et al., NeurIPS 2017, section 3.1).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +27,9 @@ import numpy.typing as npt
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.packing import pack, packed_bytes, unpack
 from retexo_fl.units import counted
+
+Table = npt.NDArray[np.uint8]
+_Integer = TypeVar("_Integer", int, npt.NDArray[np.int64])
 
 #: Widths of a number.
 BITS: Final = (8, 4, 2)
@@ -34,27 +42,25 @@ _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
-def level_bytes(num_rows: int, width: int, bits: int) -> int:
+def level_bytes(num_rows: _Integer, width: int, bits: int) -> _Integer:
     """Return what rows take."""
     return num_rows * (_SCALE_BYTES + packed_bytes(width, bits))
 
 
-def encode_levels(rows: npt.NDArray[Any], bits: int) -> bytes:
-    """Write (n, w) float32 or float64 rows; a value is off by less than a level.
-
-    Raises:
-        LocalProtocolError: A value is too large for float32.
-    """
-    return level_table(rows, bits).tobytes()
+def nonzero_level_bytes(num_rows: _Integer, width: int, bits: int, nonzeros: _Integer) -> _Integer:
+    """Return what rows take of which so many numbers, in all, do not stand for 0."""
+    return num_rows * (_SCALE_BYTES + packed_bytes(width, 1)) + packed_bytes(nonzeros, bits)
 
 
-def level_table(rows: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
+def level_table(rows: npt.NDArray[Any], bits: int) -> Table:
     """Return the bytes of each of (n, w) rows: (n, ``level_bytes(1, w, bits)``).
 
+    A float32 or float64 value is off by less than a level.
+
     Raises:
         LocalProtocolError: A value is too large for float32.
     """
-    table = np.empty((len(rows), level_bytes(1, rows.shape[1], bits)), np.uint8)
+    table: Table = np.empty((len(rows), level_bytes(1, rows.shape[1], bits)), np.uint8)
     for first in range(0, len(rows), _ROWS_PER_BATCH):
         some = rows[first : first + _ROWS_PER_BATCH]
         scales = _scales(some)
@@ -73,10 +79,72 @@ def level_table(rows: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
     return table
 
 
-def decode_levels(
-    data: npt.NDArray[np.uint8], *, num_rows: int, width: int, bits: int, dtype: str
+def count_nonzero_levels(table: Table, *, width: int, bits: int) -> npt.NDArray[np.int64]:
+    """Return how many numbers of each row of a :func:`level_table` do not stand for 0: (n,)."""
+    zeros = _zeros(table[:, :_SCALE_BYTES], bits)
+    codes = unpack(table[:, _SCALE_BYTES:], width, bits)
+    counts: npt.NDArray[np.int64] = np.count_nonzero(codes != zeros, axis=1).astype(np.int64)
+    return counts
+
+
+def nonzero_levels(table: Table, *, width: int, bits: int) -> bytes:
+    """Write a :func:`level_table` without the numbers that stand for 0."""
+    scales = table[:, :_SCALE_BYTES]
+    codes = unpack(table[:, _SCALE_BYTES:], width, bits)
+    mask = codes != _zeros(scales, bits)
+    places = np.packbits(mask, axis=1, bitorder="little")
+    return scales.tobytes() + places.tobytes() + pack(codes[mask][None], bits).tobytes()
+
+
+def decode_nonzero_levels(
+    data: Table, *, num_rows: int, width: int, bits: int, dtype: str
 ) -> npt.NDArray[Any]:
-    """Read the (n, w) rows that :func:`encode_levels` wrote.
+    """Read the (n, w) rows of which :func:`nonzero_levels` wrote the numbers.
+
+    Raises:
+        RemoteProtocolError: The bytes are not as many, a place is beyond the last column, a number
+            stands for 0 or for nothing, bits are set behind the last number, or a scale is not
+            finite.
+    """
+    stride = packed_bytes(width, 1)
+    first_place, begin = (num_rows * each for each in (_SCALE_BYTES, _SCALE_BYTES + stride))
+    if data.size < begin:
+        raise RemoteProtocolError(
+            f"levels take {counted(data.size, 'byte')}, expected {begin} at least"
+        )
+    scales = data[:first_place].reshape(num_rows, _SCALE_BYTES)
+    places = data[first_place:begin].reshape(num_rows, stride)
+    is_nonzero = np.unpackbits(places, axis=1, bitorder="little").view(np.bool_)
+    if is_nonzero[:, width:].any():
+        raise RemoteProtocolError(f"bits are set beyond column {width - 1}")
+    mask, packed = is_nonzero[:, :width], data[begin:]
+    count = int(np.count_nonzero(mask))
+    if packed.size != packed_bytes(count, bits):
+        raise RemoteProtocolError(
+            f"levels take {counted(data.size, 'byte')}, expected "
+            f"{nonzero_level_bytes(num_rows, width, bits, count)}"
+        )
+    numbers = unpack(packed[None], count, bits)
+    if not np.array_equal(pack(numbers, bits)[0], packed):
+        raise RemoteProtocolError("bits are set behind the last level")
+    codes = np.repeat(_zeros(scales, bits), width, axis=1)
+    if (codes[mask] == numbers[0]).any():
+        raise RemoteProtocolError("a level that stands for 0 is written")
+    codes[mask] = numbers[0]
+    table = np.concatenate([scales, pack(codes, bits)], axis=1)
+    return decode_levels(table.reshape(-1), num_rows=num_rows, width=width, bits=bits, dtype=dtype)
+
+
+def _zeros(scales: Table, bits: int) -> Table:
+    """Return the (n, 1) numbers that stand for 0, by the bytes of rows' scales."""
+    is_signed = scales[:, 1:] & np.uint8(_SIGN >> 8) != 0
+    return np.where(is_signed, np.uint8(2 ** (bits - 1) - 1), np.uint8(0))
+
+
+def decode_levels(
+    data: Table, *, num_rows: int, width: int, bits: int, dtype: str
+) -> npt.NDArray[Any]:
+    """Read the (n, w) rows of a :func:`level_table`.
 
     Raises:
         RemoteProtocolError: The bytes are not as many, a scale is not finite, or a number stands

@@ -7,13 +7,14 @@ A coding holds where the non-zero values are (*positions*) and what they are (*v
     COLUMNS  count per row, then column numbers: u16 up to a width of 65,536, else u32
     GAPS     count per row, then per non-zero the columns skipped since the last one in its row
     LEVELS   every value in few bits, rounded: :mod:`.levels` (values names how many)
+    NONZERO_LEVELS  the same without those that are 0
     GRID     every value in a byte, on one grid: :mod:`.fixed_vectors` (only with EIGHT)
 
     ONES     nothing: every non-zero is 1.0
     ROW      one value per row that is not empty; all its non-zeros have these bits
     FULL     one value per non-zero
 
-    EIGHT, FOUR, TWO   bits of a level (with LEVELS), of a number (with GRID)
+    EIGHT, FOUR, TWO   bits of a level (with LEVELS, NONZERO_LEVELS), of a number (with GRID)
 
 Positions stand before values, without padding. Counts and gaps are escaped bytes: 0 to 254 take
 one, and each 255 stands for "255 more", so every number has exactly one spelling. Gaps between the
@@ -23,7 +24,8 @@ per row.
 
 A codec is a sender's choice among them: ``lossless`` takes the shortest of the ten that lose
 nothing, ``dense`` takes DENSE always, for volumes that are compared with those of the literature;
-``levels8``, ``levels4`` and ``levels2`` take LEVELS where ``lossless`` is not shorter; ``grid8``
+``levels8``, ``levels4`` and ``levels2`` round where ``lossless`` is not shorter than LEVELS, and
+take the shorter of LEVELS and NONZERO_LEVELS then; ``grid8``
 takes GRID where rows have 8 bits on one and ``lossless`` is not shorter, and loses nothing, either.
 
 A receiver believes nothing. Lengths are checked before arrays of that length are made, so a frame
@@ -45,7 +47,15 @@ import scipy.sparse as sp
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange.fixed_vectors import decode_grid, encode_grid, grid_bytes
 from retexo_fl.exchange.frames import Buffer
-from retexo_fl.exchange.levels import decode_levels, encode_levels, level_bytes
+from retexo_fl.exchange.levels import (
+    count_nonzero_levels,
+    decode_levels,
+    decode_nonzero_levels,
+    level_bytes,
+    level_table,
+    nonzero_level_bytes,
+    nonzero_levels,
+)
 from retexo_fl.exchange.vectors import (
     VALUES_PER_NONZERO,
     Integers,
@@ -74,6 +84,7 @@ class Positions(IntEnum):
     GAPS = 3
     LEVELS = 4
     GRID = 5
+    NONZERO_LEVELS = 6
 
 
 @unique
@@ -105,7 +116,8 @@ CODINGS: Final = frozenset(
     Coding(positions=positions, values=values)
     for positions in Positions
     for values in Values
-    if (positions in {Positions.LEVELS, Positions.GRID}) == (values in LEVELS.values())
+    if (positions in {Positions.LEVELS, Positions.NONZERO_LEVELS, Positions.GRID})
+    == (values in LEVELS.values())
     and (positions is not Positions.DENSE or values is Values.FULL)
     and (positions is not Positions.GRID or values is Values.EIGHT)
 )
@@ -180,9 +192,22 @@ def encode_few_bits(rows: Vectors, bits: int, *, max_dense_bytes: int) -> tuple[
         return coding, exact
     if len(exact) <= level_bytes(num_rows, width, bits):
         return coding, exact
-    return Coding(positions=Positions.LEVELS, values=LEVELS[bits]), encode_levels(
-        to_dense(rows), bits
-    )
+    return encode_levels(level_table(to_dense(rows), bits), width=width, bits=bits)
+
+
+def encode_levels(table: npt.NDArray[np.uint8], *, width: int, bits: int) -> tuple[Coding, bytes]:
+    """Write the levels of rows, or those alone that are not 0 where that is shorter.
+
+    Args:
+        table: (n, bytes) as :func:`~.levels.level_table` returns them.
+        width: Values per row.
+        bits: Of a level.
+    """
+    nonzeros = int(count_nonzero_levels(table, width=width, bits=bits).sum())
+    if nonzero_level_bytes(len(table), width, bits, nonzeros) < table.size:
+        coding = Coding(positions=Positions.NONZERO_LEVELS, values=LEVELS[bits])
+        return coding, nonzero_levels(table, width=width, bits=bits)
+    return Coding(positions=Positions.LEVELS, values=LEVELS[bits]), table.tobytes()
 
 
 def encode_on_grid(rows: Vectors, *, max_dense_bytes: int) -> tuple[Coding, bytes]:
@@ -343,8 +368,8 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         shape: What they must be.
 
     Returns:
-        An array for DENSE, LEVELS and GRID, and for BITS of many values; else CSR with sorted int32
-        columns.
+        An array for DENSE, both kinds of levels and GRID, and for BITS of many values; else CSR
+        with sorted int32 columns.
 
     Raises:
         RemoteProtocolError: Anything in the payload is not as the coding demands, a value is not
@@ -358,8 +383,8 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         return _read_floats(data, shape.num_rows * shape.width, shape.dtype).reshape(
             shape.num_rows, shape.width
         )
-    if coding.positions is Positions.LEVELS:
-        return _read_levels(coding.values, data, shape)
+    if coding.positions in {Positions.LEVELS, Positions.NONZERO_LEVELS}:
+        return _read_levels(coding, data, shape)
     if coding.positions is Positions.GRID:
         _check_dense(shape)
         return decode_grid(data, num_rows=shape.num_rows, width=shape.width, dtype=shape.dtype)
@@ -370,12 +395,11 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
     return make_csr(values, columns, counts, width=shape.width)
 
 
-def _read_levels(values: Values, data: Bytes, shape: RowsShape) -> npt.NDArray[Any]:
+def _read_levels(coding: Coding, data: Bytes, shape: RowsShape) -> npt.NDArray[Any]:
     _check_dense(shape)
-    bits = next(bits for bits, name in LEVELS.items() if name is values)
-    return decode_levels(
-        data, num_rows=shape.num_rows, width=shape.width, bits=bits, dtype=shape.dtype
-    )
+    bits = next(bits for bits, name in LEVELS.items() if name is coding.values)
+    decode = decode_levels if coding.positions is Positions.LEVELS else decode_nonzero_levels
+    return decode(data, num_rows=shape.num_rows, width=shape.width, bits=bits, dtype=shape.dtype)
 
 
 def _check_dense(shape: RowsShape) -> None:

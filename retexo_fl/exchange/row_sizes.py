@@ -14,7 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from retexo_fl.exchange.levels import level_bytes
+from retexo_fl.exchange.levels import (
+    count_nonzero_levels,
+    level_bytes,
+    nonzero_level_bytes,
+)
 from retexo_fl.exchange.row_coding import column_dtype, level_bits
 from retexo_fl.exchange.vectors import Vectors, bits_of, row_batches, slice_rows, to_csr
 
@@ -25,7 +29,7 @@ _Counts = npt.NDArray[np.int64]
 def one_frame_payloads(
     rows: Vectors, chosen: _Counts, ends: _Counts, *, codec: str, max_frame_bytes: int
 ) -> tuple[_Counts, bool] | None:
-    """Return the payload of each of b blocks, and whether all of them are LEVELS.
+    """Return the payload of each of b blocks without loss, and whether all are levels instead.
 
     Args:
         rows: Dense, or CSR with sorted columns and no explicit zeros; all finite.
@@ -35,7 +39,7 @@ def one_frame_payloads(
         max_frame_bytes: Payload limit of a frame.
 
     Returns:
-        None where a block takes more than one frame, or some are LEVELS and others not.
+        None where a block takes more than one frame, or some are levels and others not.
 
     Shapes:
         rows: ``[n, width]``, chosen: ``[z]``, ends: ``[b]``, result: ``[b]`` int64.
@@ -55,7 +59,29 @@ def one_frame_payloads(
     is_shorter = levels < exact
     if is_shorter.any() and not is_shorter[sizes > 0].all():
         return None
-    return np.minimum(exact, levels), bool(is_shorter.any())
+    return exact, bool(is_shorter.any())
+
+
+def level_payloads(
+    table: npt.NDArray[np.uint8], chosen: _Counts, ends: _Counts, *, width: int, bits: int
+) -> _Counts:
+    """Return the payload of each of b blocks of levels: of all, or of those that are not 0.
+
+    Args:
+        table: The rows, as :func:`~.levels.level_table` returns them.
+        chosen: As for :func:`one_frame_payloads`.
+        ends: As for :func:`one_frame_payloads`.
+        width: Values per row.
+        bits: Of a level.
+
+    Shapes:
+        table: ``[n, bytes]``, chosen: ``[z]``, ends: ``[b]``, result: ``[b]`` int64.
+    """
+    sizes = np.diff(ends, prepend=0)
+    (nonzeros,) = _summed(count_nonzero_levels(table, width=width, bits=bits)[None], chosen, ends)
+    all_levels = level_bytes(sizes, width, bits)
+    payloads: _Counts = np.minimum(all_levels, nonzero_level_bytes(sizes, width, bits, nonzeros))
+    return payloads
 
 
 def _exact_bytes(rows: Vectors, chosen: _Counts, ends: _Counts) -> tuple[_Counts, _Counts]:

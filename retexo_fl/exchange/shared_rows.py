@@ -25,8 +25,8 @@ from retexo_fl.exchange.block import MIN_HELLO_BYTES, BlockHeader, BlockTraffic,
 from retexo_fl.exchange.block_frames import EncodedBlock, encode_block, frame_block
 from retexo_fl.exchange.frames import DEFAULT_MAX_FRAME_BYTES, HEADER_BYTES
 from retexo_fl.exchange.levels import decode_levels, level_table
-from retexo_fl.exchange.row_coding import LEVELS, Coding, Positions, level_bits
-from retexo_fl.exchange.row_sizes import one_frame_payloads
+from retexo_fl.exchange.row_coding import encode_levels, level_bits
+from retexo_fl.exchange.row_sizes import level_payloads, one_frame_payloads
 from retexo_fl.exchange.vectors import (
     VALUES_PER_NONZERO,
     Vectors,
@@ -79,7 +79,7 @@ class _Content:
     """Rows in memory, maybe among those of other clients.
 
     Attributes:
-        rows: (n, width) rows, or (n, bytes) uint8 of LEVELS.
+        rows: (n, width) rows, or (n, bytes) uint8 of levels.
         first: Where the client's begin among them.
     """
 
@@ -97,7 +97,7 @@ class SharedRows:
         width: Values per row.
         dtype: ``float32`` or ``float64``.
         wire_codec: How blocks would be written.
-        bits: Of a level, where all blocks are LEVELS; else 0.
+        bits: Of a level, where all blocks are levels; else 0.
         selection: Which rows each peer gets.
         payloads: By peer, the bytes of its rows as they would be encoded.
         content: The rows.
@@ -141,8 +141,8 @@ class SharedRows:
         rows = self.content.rows[self.places(receiver)]
         if not self.bits:
             return encode_block(header, rows, codec=self.wire_codec)
-        coding = Coding(positions=Positions.LEVELS, values=LEVELS[self.bits])
-        return frame_block(header, [(count, coding, rows.tobytes())] if count else ())
+        levels = encode_levels(rows, width=self.width, bits=self.bits)
+        return frame_block(header, [(count, *levels)] if count else ())
 
     def places(self, receiver: int) -> _Places:
         """Return where in :attr:`content` a receiver's rows are."""
@@ -183,13 +183,18 @@ def share_rows(
             return None
         payloads, is_rounded = sizes
         bits = level_bits(codec) if is_rounded else 0
-        content = level_table(to_dense(rows), bits) if bits else rows
+        width, content = rows.shape[1], rows
+        if bits:
+            content = level_table(to_dense(rows), bits)
+            payloads = level_payloads(
+                content, selection.chosen, selection.ends, width=width, bits=bits
+            )
     except LocalProtocolError:
         return None
     return SharedRows(
         pile=pile,
         sender=sender,
-        width=rows.shape[1],
+        width=width,
         dtype=str(rows.dtype),
         wire_codec=codec,
         bits=bits,

@@ -40,8 +40,8 @@ def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]
     run = train(tmp_path / "run", **keys)
     payload = result_of(run)["bytes"]["payload"]
     moved = payload["total"] - payload["control"]
-    # Frames and heads are not planned; few bits are coded shorter still.
-    assert 0.5 * planned["payload_at_most"] < moved < 1.01 * planned["payload_at_most"]
+    # Frames and heads are not planned; few bits are coded shorter still, most of all zeros.
+    assert 0.4 * planned["payload_at_most"] < moved < 1.01 * planned["payload_at_most"]
     with (run / "ledger.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "control"]
     asked = Counter({"hello": 1})

@@ -16,7 +16,7 @@ from tests.support.runs import configured, ledger_of, train
 @pytest.mark.parametrize(
     ("keys", "exact"),
     [
-        # Coded further, few bits could be fewer still; of these rows they are not.
+        # What is 0 takes a bit, and which values are depends on what was trained.
         ({"row_bits": 8}, (False, False, False)),
         ({"row_bits": 2, "model": "gcn", "boundary_plan": "cover"}, (False, False, False)),
         ({"row_bits": 8, "codec": "fixed"}, (False, False, False)),
@@ -39,5 +39,7 @@ def test_vectors_of_each_stage_take_what_was_planned(
             place: dict[str, Any] = {"kind": "boundary", "layer": stage, "client": client}
             sent = sum(size for (sender, _), size in payloads.items() if sender == client)
             came = sum(size for (_, receiver), size in payloads.items() if receiver == client)
-            assert moved(**place, direction="out").payload == sent > 0
-            assert moved(**place, direction="in").payload == came > 0
+            out, into = (moved(**place, direction=way).payload for way in ("out", "in"))
+            assert 0 < out <= sent
+            assert 0 < into <= came
+            assert config.row_codec.startswith("levels") or (out, into) == (sent, came)

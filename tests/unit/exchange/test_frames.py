@@ -23,7 +23,7 @@ SEED = 0x12345678
 
 
 def test_encode_frame_writes_the_documented_bytes() -> None:
-    signed = bytes.fromhex("5254584f 02 02 03 01 07000000 02000000 05000000")
+    signed = bytes.fromhex("5254584f 03 02 03 01 07000000 02000000 05000000")
     checksum = struct.pack("<I", zlib.crc32(signed + b"hello", SEED))
     assert encode_frame(ROWS, b"hello", block_seed=SEED) == signed + checksum + b"hello"
     assert len(signed + checksum) == HEADER_BYTES == 24
@@ -60,7 +60,7 @@ def test_a_frame_has_the_bytes_that_it_says(cut: int) -> None:
     ("place", "value", "message"),
     [
         (0, b"X", r"not a frame: starts with b'XTXO'"),
-        (4, b"\x01", "wire version is 1, expected 2"),
+        (4, b"\x01", "wire version is 1, expected 3"),
         (5, b"\x04", "frame kind 4 is unknown"),
         (5, b"\x00", "frame kind 0 is unknown"),
     ],

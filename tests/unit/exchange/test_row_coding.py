@@ -297,12 +297,13 @@ def test_decode_rows_memory_is_bounded_whatever_the_counts_claim() -> None:
 @pytest.mark.parametrize(
     ("positions", "values", "name"),
     [
-        (6, 0, "6/0"),
+        (7, 0, "7/0"),
         (5, 4, "GRID/FOUR"),
         (1, 6, "1/6"),
         (0, 1, "DENSE/ROW"),
         (1, 3, "BITS/EIGHT"),
         (4, 2, "LEVELS/FULL"),
+        (6, 0, "NONZERO_LEVELS/ONES"),
     ],
 )
 def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, name: str) -> None:
@@ -312,7 +313,7 @@ def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, n
 
 @pytest.mark.parametrize("coding", ALL_CODINGS)
 def test_parse_coding_knows_all_codings(coding: Coding) -> None:
-    assert len(ALL_CODINGS) == 14
+    assert len(ALL_CODINGS) == 17
     assert parse_coding(coding.positions, coding.values) == coding
 
 

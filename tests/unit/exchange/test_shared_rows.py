@@ -19,7 +19,7 @@ from retexo_fl.exchange import (
     to_csr,
     to_dense,
 )
-from retexo_fl.exchange.row_coding import CODECS
+from retexo_fl.exchange.row_coding import CODECS, Positions
 from retexo_fl.exchange.shared_rows import RowPile, Selection, SharedRows, share_rows
 from tests.unit.exchange.blocks import assert_same_bits
 
@@ -102,7 +102,8 @@ def test_what_is_shared_is_what_blocks_bring(
         )
         if shared is None:
             # Blocks of one sender choose between levels and what loses nothing.
-            forms = {block.frames[1][6] == 4 for _, block, _ in blocks.values() if block.frames[2:]}
+            sent = [block.frames[1] for _, block, _ in blocks.values() if block.frames[2:]]
+            forms = {frame[6] in {Positions.LEVELS, Positions.NONZERO_LEVELS} for frame in sent}
             assert forms == {True, False}
             return
         edges = edges_of(sender, rows, some)
