@@ -339,10 +339,14 @@ class GraphClient(Answering):
         return weights
 
     def _trainer(self, stage: int, digest: bytes) -> StageTrainer:
-        """Return the trainer of a stage; only the latest is kept in memory."""
+        """Return the trainer of a stage; only the latest is kept in memory.
+
+        That of the last stage stays beside a floor's, after which it may be tested.
+        """
         key = (stage, digest)
         if key not in self._trainers:
-            self._trainers = {key: self._new_trainer(stage, digest)}
+            beside = self._trainers if stage in self._beyond else {}
+            self._trainers = {**beside, key: self._new_trainer(stage, digest)}
             self.crossing.mailbox.drop_decoded()
         return self._trainers[key]
 

@@ -136,9 +136,11 @@ class ClientTrainers:
             inputs: What the stage reads.
             predicts: It only makes rows, which this process does by itself.
         """
-        self._let_go()
-        # A floor is only judged.
-        is_alone = predicts or stage in self._beyond
+        # A floor is only judged, beside the stage whose rows it reads.
+        is_floor = stage in self._beyond
+        if not is_floor:
+            self._let_go()
+        is_alone = predicts or is_floor
         devices = None if is_alone else self._shared(self._is_long(inputs))
         shape, stage = self._beyond.get(stage, (self._shape, stage))
         if devices is not None:
@@ -172,13 +174,16 @@ class ClientTrainers:
     def _is_long(self, inputs: StageInput) -> bool:
         """Return whether workers might pay for a stage, by what its rounds read."""
         config = self._config
-        if config.devices != "auto" or not DEVICES.is_here or os.cpu_count() == 1:
+        if config.devices != "auto":
+            return False
+        rounds = max(config.rounds, config.last_rounds)
+        if rounds * (inputs.num_nodes + len(inputs.indices)) < _LEAST_READ:
             return False
         passes_once = layer_class(config.model).fixed_width(1) is not None
         if passes_once and len(self._nodes.train) <= ROWS_PER_BATCH:
             return False
-        rounds = max(config.rounds, config.last_rounds)
-        return rounds * (inputs.num_nodes + len(inputs.indices)) >= _LEAST_READ
+        # Last: a room is looked for in the file system, which takes longer than a small stage.
+        return os.cpu_count() != 1 and DEVICES.is_here
 
     def _shared(self, is_long: bool = False) -> DeviceTrainers | None:
         """Return who trains otherwise than on all rows in this process, where that is asked for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.api import GramRequest, Ticket
+from retexo_fl.client.client import GraphClient
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import load_parts, make_parts
 from retexo_fl.config.profiles import profile_values
@@ -21,6 +23,7 @@ from retexo_fl.federation.run_directory import RUN
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import write_partitions
 from retexo_fl.replacing import check_replaceable
+from retexo_fl.training.layer_trainer import StageTrainer
 from tests.support.cli import CommandLine
 from tests.support.predictions import summary_of
 from tests.support.runs import (
@@ -217,3 +220,20 @@ def test_a_client_answers_no_products_of_another_stage(tmp_path: Path) -> None:
     for stage in (0, 1, 3):
         with pytest.raises(LocalProtocolError, match=f"stage {stage}: asked for sums of products"):
             clients.find(ticket.job, 0).ask(GramRequest(ticket=replace(ticket, stage=stage)))
+
+
+def test_what_a_stage_reads_is_made_once_for_each_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Counter[int] = Counter()
+    new_trainer = GraphClient._new_trainer
+
+    def counted(client: GraphClient, stage: int, digest: bytes) -> StageTrainer:
+        made[stage] += 1
+        return new_trainer(client, stage, digest)
+
+    monkeypatch.setattr(GraphClient, "_new_trainer", counted)
+    result = result_of(train(tmp_path / "run", **{**KEYS, "model": "gcn", "basis_rows": "sums"}))
+    assert result["floor"]["kept"] == "trained"
+    # The last is the floor's, for its sums and its judging; the trained model is tested after it.
+    assert made == {0: KEYS["clients"], 1: KEYS["clients"], 2: KEYS["clients"]}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from retexo_fl.client.api import GramAnswer, GramRequest
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.stage_rows import read_rows
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.base import Rows, dense_rows
 from retexo_fl.training.floor import read_columns
+from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.ridge import gram_sums, judged_sums
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import solved_values
@@ -28,15 +29,17 @@ class RidgeClient(GraphClient):
                 f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
                 "last stage, or a floor"
             )
-        inputs = self.crossing.stage_input(ticket.stage, ticket.weights_digest)
+        # What is solved for is judged on the same rows.
+        trainer = self._trainer(ticket.stage, ticket.weights_digest)
+        assert isinstance(trainer, LayerTrainer)
         self._enter(request)
-        answer = self._sealing.computed(lambda: self._gram_sums(shape, inputs))
+        answer = self._sealing.computed(lambda: self._gram_sums(shape, trainer.read_rows))
         return self._sealing.answered(request, answer, size=solved_values(shape))
 
-    def _gram_sums(self, shape: ModelShape, inputs: StageInput) -> GramAnswer:
+    def _gram_sums(self, shape: ModelShape, read: Rows) -> GramAnswer:
         train, classes = self.part.nodes.train, shape.classes
-        rows, labels = read_rows(shape, shape.layers - 1, inputs), self.part.nodes.labels
-        rows = rows[:, read_columns(shape)]
+        rows = dense_rows(read, getattr(torch, shape.dtype)).numpy()[:, read_columns(shape)]
+        labels = self.part.nodes.labels
         of_train = rows[train], np.asarray(labels[train])
         if shape.validates_penalty:
             judging = self._judging_nodes()
