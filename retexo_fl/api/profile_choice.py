@@ -14,6 +14,7 @@ from retexo_fl.config.profiles import DEFAULT_PROFILE, profile_values
 from retexo_fl.errors import InputError
 from retexo_fl.methods.keys import check_algorithm
 from retexo_fl.run_log.profile import ChosenProfile
+from retexo_fl.training.stage_model import ModelShape, no_floor
 
 #: Keys without which a training is no way to compare with.
 _OF_WHAT: Final = frozenset({"task", "model"})
@@ -32,7 +33,10 @@ def chosen_profile(
         masks: Likewise, of the split (:class:`~retexo_fl.client.preparation.SettledParts`).
     """
     profile = named_profile(asked)
-    fit = "; ".join(filter(None, (fit, masks)))
+    missing = ""
+    if "floor" in asked.fitting.chosen:
+        missing = no_floor(config, ModelShape.of_part(config, planned.parts[0]))
+    fit = "; ".join(filter(None, (fit, masks, missing)))
     if profile.name == DEFAULT_PROFILE:
         return replace(profile, fit=fit)
     lean = _lean_at_most(config, planned, asked)

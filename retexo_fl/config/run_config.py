@@ -719,7 +719,12 @@ class RunConfig:
     @property
     def wants_floor(self) -> bool:
         """Whether a trained model is compared with one that is solved for, where that can be."""
-        return self.floor == "one-shot" and not any(misfits_of_ridge(config_values(self)))
+        return self.floor == "one-shot" and not self.floor_misfits
+
+    @property
+    def floor_misfits(self) -> tuple[str, ...]:
+        """Keys whose values a floor does not go with."""
+        return tuple(misfits_of_ridge(config_values(self)))
 
     @property
     def has_candidates(self) -> bool:

@@ -34,7 +34,7 @@ from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.fitting import is_left
 from retexo_fl.training.schedule import Schedule
-from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.stage_model import ModelShape, no_floor
 from retexo_fl.updates import UpdateCodec, most_held
 
 
@@ -125,6 +125,8 @@ def open_attempt(  # noqa: PLR0913 - a training and a prediction open differentl
         config, fit = fitted(config, fitting, federation.answers[0], told)
         messenger.settle(settled_keys(before, config_values(config)))
         shape = shape_of(federation, config)
+    if fitting is not None and "floor" in fitting.chosen:
+        fit = "; ".join(filter(None, (fit, no_floor(config, shape))))
     codec = codec or updates_of(config)
     facts: dict[str, Any] = {
         "policy": messenger.policy,

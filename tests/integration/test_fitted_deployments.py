@@ -62,7 +62,7 @@ def sentence(result: Result) -> str:
 @pytest.mark.parametrize(
     ("graph", "keys"),
     [
-        (DENSE, {"clients": 2, "model": "gcn"}),
+        (DENSE, {"clients": 2, "model": "gcn", "floor": "one-shot"}),
         (FEW, {"clients": 3, "model": "sage"}),
         (FEW, {"clients": 3, "model": "gcn", "secure_aggregation": "masked"}),
         (DENSE, {"clients": 3, "secure_aggregation": "masked", "basis_blocks": 2}),
@@ -77,6 +77,7 @@ def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
     assert far.config.basis_rows == "sums"
     assert model_bytes(far.path) == model_bytes(near.path)
     assert sentence(far.result) == sentence(near.result)
+    assert ("no floor, since" in sentence(near.result)) == ("floor" in keys)
     assert far.result.test_accuracy == near.result.test_accuracy
     crossed = [run.result.volumes["payload"]["boundary"] for run in (far, near)]
     assert crossed[0] == crossed[1]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import retexo_fl
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.api import GramRequest, Ticket
@@ -177,24 +178,51 @@ def test_a_resumed_run_keeps_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "why"),
     [
-        {"boundary_plan": "cover"},
-        {"row_bits": 32},
-        {"layers": 3},
-        {"model": "gin"},
-        {"basis": "none"},
-        {"hidden": 8},
-        {"class_weights": "balanced"},
-        {"dataset": "synthetic:nodes=120,edges=300,classes=3,features=30", "task": "regression"},
+        ({"boundary_plan": "cover"}, "boundary-plan cover"),
+        ({"row_bits": 32}, "row-bits 32"),
+        ({"layers": 3}, "layers 3"),
+        ({"model": "gin"}, "model gin"),
+        ({"basis": "none"}, "basis none"),
+        ({"hidden": 8}, "hidden 8, which is not wider than what the first layer reads"),
+        ({"class_weights": "balanced"}, "class-weights balanced"),
+        ({"loss": "focal:2"}, "loss focal:2"),
+        ({"min_clients": 3, "round_deadline_s": 9.0}, "min-clients 3"),
+        ({"solver": "ridge"}, "solver ridge"),
     ],
 )
-def test_where_peers_lack_its_rows_there_is_none(tmp_path: Path, more: dict[str, Any]) -> None:
-    if more.get("task") == "regression":
-        more = {"loss": "focal:2"}
-    run = train(tmp_path / "run", **{**POOR, "model": "sage", **more})
-    assert "floor" not in result_of(run)
-    assert not ledger_of(run).sum(purpose="gram").messages
+def test_where_peers_lack_its_rows_there_is_none_and_a_line_says_why(
+    tmp_path: Path, more: dict[str, Any], why: str
+) -> None:
+    keys = {**POOR, "model": "sage", **more}
+    run = retexo_fl.run(out=tmp_path / "run", profile="lean", quiet=True, **keys)
+    assert run.result.profile is not None
+    told = run.result.profile.sentence
+    assert told.endswith(
+        f"no floor, since one-shot does not go with {why}, so that what is trained is kept"
+    )
+    assert run.result.floor is None
+    if more.get("solver") != "ridge":
+        assert not ledger_of(run.path).sum(purpose="gram").messages
+
+
+@pytest.mark.parametrize("more", [{}, {"layers": 3, "floor": "none"}])
+def test_no_line_says_why_where_there_is_one_or_none_is_asked_for(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    keys = {**POOR, "model": "sage", **more}
+    profile = retexo_fl.run(out=tmp_path / "run", quiet=True, **keys).result.profile
+    assert profile is not None
+    assert "no floor" not in profile.sentence
+
+
+def test_no_line_says_why_where_nobody_chose_one(tmp_path: Path) -> None:
+    keys = {"dataset": KEYS["dataset"], "hidden": 8, "rounds": 1}
+    run = retexo_fl.run(out=tmp_path / "run", quiet=True, **keys)
+    assert run.config.floor == "one-shot"
+    assert run.result.profile is not None
+    assert "no floor" not in run.result.profile.sentence
 
 
 def test_its_questions_are_planned(tmp_path: Path) -> None:
