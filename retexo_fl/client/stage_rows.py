@@ -29,7 +29,7 @@ from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis
-from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
+from retexo_fl.training.stage_model import ModelShape, model_in_turn
 from retexo_fl.training.stage_pass import ROWS_PER_BATCH
 from retexo_fl.units import counted
 
@@ -107,7 +107,7 @@ def rows_with_factor(shape: ModelShape, aggregated: Rows, degrees: np.ndarray) -
 
 
 def _aggregated(shape: ModelShape, stage: int, inputs: StageInput) -> Rows:
-    layer = StageModel(shape, stage).layer
+    layer = model_in_turn(shape, stage).layer
     assert isinstance(layer, AggregatedLayer)
     return layer.prepare(inputs).rows
 
@@ -141,7 +141,7 @@ def with_coordinates(basis: Basis, inputs: StageInput) -> StageInput:
 
 def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
     """Return the (N, F) sums over neighbours that the first layer makes of features."""
-    layer = StageModel(replace(shape, inputs=shape.features), 0).layer
+    layer = model_in_turn(replace(shape, inputs=shape.features), 0).layer
     assert isinstance(layer, AggregatedLayer)
     rows = layer.aggregated(inputs)
     if isinstance(rows, torch.Tensor):
@@ -153,8 +153,7 @@ class _Layer:
     """A layer that is trained, with what stands behind it."""
 
     def __init__(self, shape: ModelShape, stage: int, weights: np.ndarray) -> None:
-        self._model = StageModel(shape, stage)
-        FlatParameters(self._model).bind(weights)
+        self._model, self._weights = model_in_turn(shape, stage), weights
         width = self._model.layer.fixed_width(shape.input_width(stage))
         assert width is not None
         self._width, self._dtype = width, getattr(torch, shape.dtype)
@@ -165,10 +164,12 @@ class _Layer:
         if self._model.passes_sums:
             return self._dense(rows[:, : self._width])
         step = max(1, min(ROWS_PER_BATCH, _MOST_DENSE_VALUES // max(1, self._width)))
-        made = self._model.norm.weight.new_zeros(rows.shape[0], self._model.layer.shape.outputs)
+        made = torch.zeros(rows.shape[0], self._model.layer.shape.outputs, dtype=self._dtype)
+        self._model.flat.bind(self._weights)
         for first in range(0, len(made), step):
             some = slice(first, first + step)
             made[some] = self._made(rows[some, : self._width], hashes[some])
+        self._model.flat.release()
         return made
 
     def _made(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:

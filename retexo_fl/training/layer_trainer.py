@@ -19,7 +19,7 @@ from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.local_steps import finite_gradient, take_steps
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import run_alone, without_exchange
-from retexo_fl.training.stage_model import ModelShape, StageModel, borrowed
+from retexo_fl.training.stage_model import ModelShape, borrowed, model_in_turn
 from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
 
@@ -132,7 +132,7 @@ class LayerTrainer(StageTrainer):
     ) -> None:
         super().__init__(stage, seed=seed, recipe=recipe)
         self._num_nodes = inputs.num_nodes
-        model = StageModel(shape, stage)
+        model = model_in_turn(shape, stage)
         self._facts = StageFacts(model, model.layer.prepare(inputs), recipe)
         self._nodes = nodes
         self._pass = StagePass(self._facts, nodes)

@@ -12,9 +12,11 @@ Source: RETEXO (Kolluri et al.), section 3.1 and its released code.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property, lru_cache
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -24,12 +26,17 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import wire_codec
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import basis_width
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.recipe import objective_of
+
+#: Models that a thread has at once for clients in turn: those of a stage, of the one before, and of
+#: a floor.
+_MOST_SHARED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +356,11 @@ class StageModel(torch.nn.Module):
             self.link = torch.nn.Linear(shape.outputs, 1)
         self.to(dtype)
 
+    @cached_property
+    def flat(self) -> FlatParameters:
+        """Its parameters as one vector."""
+        return FlatParameters(self)
+
     def reset_parameters(self, *, seed: int, stage: int) -> None:
         """Draw initial parameters, keyed by seed and stage; the same for every client count."""
         text = f"{seed}/{stage}/parameters".encode()
@@ -392,6 +404,34 @@ class StageModel(torch.nn.Module):
         if not self.scores_by_mlp:
             return first @ second.T
         return self.score(first[:, None], second[None])
+
+
+class _ModelsOfThread(threading.local):
+    def __init__(self) -> None:
+        self.of = lru_cache(maxsize=_MOST_SHARED)(_shared_model)
+
+
+def _shared_model(layer: type[GraphLayer], shape: ModelShape, stage: int) -> StageModel:
+    del layer  # Another one may come under a name.
+    model = StageModel(shape, stage)
+    model.flat.release()
+    return model
+
+
+_MODELS: Final = _ModelsOfThread()
+
+
+def model_in_turn(shape: ModelShape, stage: int) -> StageModel:
+    """Return a model that computes for one client after the other, each binding its weights.
+
+    The clients of a process compute in turn, so all that are made in one thread have the same, and
+    none has to be made for each. A layer that is not an :class:`.AggregatedLayer` may keep what it
+    prepares: it is its client's own.
+    """
+    layer = layer_class(shape.model)
+    if issubclass(layer, AggregatedLayer):
+        return _MODELS.of(layer, shape, stage)
+    return StageModel(shape, stage)
 
 
 class FlatParameters:

@@ -20,7 +20,7 @@ from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.linear_step import LinearBatch, all_finite, is_linear
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
-from retexo_fl.training.stage_model import FlatParameters, StageModel
+from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.tally import PassSums, Tally, tally
 from retexo_fl.transfers import back, onto
 
@@ -78,7 +78,7 @@ class StageFacts:
         device: torch.device = _CPU,
     ) -> None:
         self.model = model.to(device)
-        self.flat = FlatParameters(model)
+        self.flat = model.flat
         self.flat.release()
         self.prepared = prepared
         self.recipe = recipe

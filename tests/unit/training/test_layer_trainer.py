@@ -134,3 +134,22 @@ def test_infinite_weights_are_named() -> None:
     weights[0] = np.inf
     with pytest.raises(TrainingDiverged, match="stage 0, round 4: .*learning-rate"):
         trainer().update(weights, round_number=4, dropout=0.0)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gin"])
+def test_clients_in_turn_compute_what_each_does_alone(model: str) -> None:
+    weights = [initial_weights(shape(model), 0, seed=seed) for seed in (1, 2)]
+
+    def made(client: int) -> LayerTrainer:
+        nodes = node_sets([client, client + 2])
+        return LayerTrainer(shape(model), 0, whole_input(client + 1), nodes, seed=0)
+
+    def results(client: int, trainer: LayerTrainer) -> list[np.ndarray]:
+        update = trainer.update(weights[client], round_number=1, dropout=0.5)
+        return [update.update_sum, trainer.embed(weights[client]).numpy()]
+
+    alone = [results(client, made(client)) for client in (0, 1)]
+    beside = [made(0), made(1)]
+    for client in (1, 0, 1):
+        for ours, theirs in zip(results(client, beside[client]), alone[client], strict=True):
+            np.testing.assert_array_equal(ours, theirs)

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from retexo_fl.layers.sage import SageLayer
 from retexo_fl.training.stage_model import (
     FlatParameters,
     ModelShape,
     StageModel,
     flat_weights,
     initial_weights,
+    model_in_turn,
     named_weights,
 )
 
@@ -80,3 +83,30 @@ def test_classify_of_a_hidden_stage_reads_what_embed_passes_on() -> None:
     torch.testing.assert_close(
         model.classify(rows, None), normal.clamp(min=0) @ model.head.weight.T + model.head.bias
     )
+
+
+def test_clients_of_a_thread_compute_with_one_model_of_their_shape() -> None:
+    model = model_in_turn(SHAPE, 0)
+    assert model_in_turn(SHAPE, 0) is model
+    assert model_in_turn(SHAPE, 1) is not model
+    assert model_in_turn(replace(SHAPE, hidden=16), 0) is not model
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(model_in_turn, SHAPE, 0).result() is not model
+    assert not any(parameter.numel() for parameter in model.parameters())
+    sizes = [parameter.shape for parameter in StageModel(SHAPE, 0).parameters()]
+    assert list(model.flat.shapes) == sizes
+
+
+def test_a_layer_that_may_keep_what_it_prepares_is_of_one_client() -> None:
+    gat = replace(SHAPE, model="gat")
+    assert model_in_turn(gat, 0) is not model_in_turn(gat, 0)
+
+
+def test_another_layer_of_the_same_name_has_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = replace(SHAPE, model="tests_layers:Named")
+    classes = [type("Named", (SageLayer,), {}) for _ in range(2)]
+    made = []
+    for layer in classes:
+        monkeypatch.setattr("retexo_fl.training.stage_model.layer_class", lambda _, of=layer: of)
+        made.append(model_in_turn(shape, 0))
+    assert [type(model.layer) for model in made] == classes
