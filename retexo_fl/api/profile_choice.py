@@ -13,8 +13,9 @@ from retexo_fl.config import RunConfig, Scalar, config_values, default_values, m
 from retexo_fl.config.profiles import DEFAULT_PROFILE, profile_values
 from retexo_fl.errors import InputError
 from retexo_fl.methods.keys import check_algorithm
+from retexo_fl.methods.pieces.floor.misfit import no_floor
 from retexo_fl.run_log.profile import ChosenProfile
-from retexo_fl.training.stage_model import ModelShape, no_floor
+from retexo_fl.training.stage_model import ModelShape
 
 #: Keys without which a training is no way to compare with.
 _OF_WHAT: Final = frozenset({"task", "model"})

@@ -31,10 +31,11 @@ from retexo_fl.federation.rounds.mask_keys import (
 )
 from retexo_fl.federation.wrappers import wrappers_of
 from retexo_fl.methods.forecasts import forecast_of
+from retexo_fl.methods.pieces.floor.misfit import no_floor
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.fitting import is_left
 from retexo_fl.training.schedule import Schedule
-from retexo_fl.training.stage_model import ModelShape, no_floor
+from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import UpdateCodec, most_held
 
 

@@ -11,7 +11,7 @@ from tests.support.spread import measured, reads_in, weight
 
 #: What was measured last. Lower a number that has fallen; a commit that raises one says why.
 BOUNDS: Final = {
-    "reads of choices": 60,
+    "reads of choices": 58,
     "modules that read choices": 37,
     "modules of a round": 45,
     "functions of a round": 216,
