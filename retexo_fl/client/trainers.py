@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from retexo_fl.addition import DEVICES
-from retexo_fl.config import RunConfig, config_values
+from retexo_fl.config import RunConfig
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
@@ -191,7 +191,8 @@ class ClientTrainers:
         Args:
             is_long: A stage may be shared without being asked for.
         """
-        wanted = DEVICES.wanted_by(config_values(self._config))
+        keys = (key for key, _ in DEVICES.keys)
+        wanted = DEVICES.wanted_by({key: getattr(self._config, key) for key in keys})
         wanted = wanted or ("devices: auto" if is_long else "")
         if not wanted:
             return None

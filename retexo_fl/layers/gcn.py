@@ -78,6 +78,6 @@ class GcnLayer(AggregatedLayer):
         neighbours = csr_array(
             (weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width)
         )
-        nodes = np.arange(inputs.num_nodes)
-        itself = csr_array((scale**2, (nodes, nodes)), shape=neighbours.shape)
+        nodes = np.arange(inputs.num_nodes + 1)
+        itself = csr_array((scale**2, nodes[:-1], nodes), shape=neighbours.shape)
         return csr_array(neighbours + itself)

@@ -77,7 +77,7 @@ class StageFacts:
         recipe: Recipe,
         device: torch.device = _CPU,
     ) -> None:
-        self.model = model.to(device)
+        self.model = model if device == _CPU else model.to(device)
         self.flat = model.flat
         self.flat.release()
         self.prepared = prepared
@@ -126,9 +126,10 @@ class StagePass:
     @torch.no_grad()
     def tally(self, weights: torch.Tensor, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
-        facts = self._facts
+        facts, total = self._facts, Tally()
+        if not len(getattr(self._nodes, which)):
+            return total
         facts.flat.bind_tensor(weights)
-        total = Tally()
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
             # A metric of the user's own may not work on another device.

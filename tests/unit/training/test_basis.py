@@ -230,3 +230,20 @@ def test_what_is_no_basis_is_refused(array: np.ndarray) -> None:
             form_of(12, bits).decode(other)
     with pytest.raises(RemoteProtocolError, match="coded array|expected multiples"):
         form_of(12, 8).decode(np.frombuffer(b"x" * 31, np.uint8))
+
+
+def test_clients_of_a_process_decode_a_basis_once_and_none_can_change_it() -> None:
+    basis = built(2)
+    form, coded = form_of(12, bits=8), form_of(12, bits=8).encode(basis)
+    read = form.decode(coded)
+    assert form_of(12, bits=8).decode(coded.copy()) is read
+    for part in (read.mean, read.directions):
+        with pytest.raises(ValueError, match="read-only"):
+            part[0] = 1
+    other = coded.copy()
+    other[0] ^= 1
+    assert form.decode(other).mean[0] != read.mean[0]
+    of_float = BasisForm(features=12, dtype="float32", bits=8).decode(coded)
+    assert of_float.mean.dtype == np.float32
+    with pytest.raises(RemoteProtocolError):
+        form_of(11, bits=8).decode(coded)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from retexo_fl.client.api import BasisAnswer, BasisRequest, ChoiceAnswer, ChoiceRequest, Ticket
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.stage_rows import read_rows, summed_rows, with_coordinates
+from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import (
     Basis,
@@ -36,8 +39,10 @@ from retexo_fl.training.ridge import judged_sums
 class BasisClient(GraphClient):
     """A client that adds up what a basis needs, block by block."""
 
-    #: What a basis of sums is of, while it is made.
-    _sums: Features | None = None
+    def __init__(self, partition: GraphPartition, config: RunConfig, **kept: Any) -> None:
+        super().__init__(partition, config, **kept)
+        #: By kind, what a basis is of, while it is made.
+        self._of_train: dict[str, Features] = {}
 
     def basis(self, request: BasisRequest) -> BasisAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -88,8 +93,12 @@ class BasisClient(GraphClient):
         return self._sealing.answered(request, found, request.weights, size)
 
     def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:
-        self._sums = None
+        self._of_train.clear()
         return super()._new_trainer(stage, digest)
+
+    def _drop_trainers(self) -> None:
+        self._of_train.clear()
+        super()._drop_trainers()
 
     # ---- of requests ----------------------------------------------------------------------------
 
@@ -128,14 +137,16 @@ class BasisClient(GraphClient):
 
     # ---- sums -----------------------------------------------------------------------------------
 
-    def _rows(self, kind: str, ticket: Ticket) -> Features:
-        """Return the (N, F) rows that a basis is of."""
-        if kind == "own":
-            return self.crossing.features()
-        if self._sums is None:
-            crossed = self.crossing.crossed(0, ticket.weights_digest)
-            self._sums = summed_rows(self.shape, crossed)
-        return self._sums
+    def _train_rows(self, kind: str, ticket: Ticket) -> Features:
+        """Return the (n, F) rows of train nodes that a basis is of; one block asks like another."""
+        if kind not in self._of_train:
+            if kind == "own":
+                rows = self.crossing.features()
+            else:
+                crossed = self.crossing.crossed(0, ticket.weights_digest)
+                rows = summed_rows(self.shape, crossed)
+            self._of_train[kind] = rows[self.part.nodes.train]
+        return self._of_train[kind]
 
     def _labels(self, nodes: np.ndarray, facts: tuple[float, ...]) -> np.ndarray:
         labels = np.asarray(self.part.nodes.labels[nodes])
@@ -157,7 +168,7 @@ class BasisClient(GraphClient):
         sums: list[np.ndarray] = []
         squares: list[float] = []
         for kind, block in zip(kinds, known, strict=True):
-            rows = self._rows(kind, request.ticket)[train]
+            rows = self._train_rows(kind, request.ticket)
             sums.append(np.ravel(self._sums_of(rows, block, labels)))
             if block is None and self._sealing.tells_squares:
                 squares += square_sums(rows, labels, self.shape.classes)
