@@ -55,6 +55,11 @@ _OWN_STEPS, _DEFLATED = 1, 2
 _DTYPES: Final = {4: "float32", 8: "float64"}
 #: More values than any model has that is trained by this.
 _MOST_VALUES: Final = 2**31
+#: What was coded last in this process, and its codes: a server in the same process reads it next.
+_LAST: Final[dict[bytes, np.ndarray]] = {}
+#: What a generator has before its first number.
+_ANY_SEED: Final = np.random.SeedSequence(0)
+_ZEROS: Final = np.zeros(4, np.uint64)
 
 
 class SteppedGrid:
@@ -80,8 +85,7 @@ class SteppedGrid:
 
     def values(self, numbers: np.ndarray, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 values that numbers, or sums of them, stand for."""
-        found: np.ndarray = numbers * _each(steps, len(numbers))
-        return found
+        return _in_steps(numbers, steps)
 
     def steps(self, largest: np.ndarray) -> bytes:
         """Return steps, as exponents of 2, one signed byte a block.
@@ -157,9 +161,10 @@ class Grid(SteppedGrid):
             key: What the drawn numbers follow from.
             steps: Shared ones.
         """
-        scaled = values.astype(np.float64) / _each(steps, len(values))
+        scaled = _in_steps(values, steps, sign=-1)
         cut = int((np.abs(scaled) > self.most).sum())
-        return self._rounded(scaled, _generator(key).random(len(values))), cut
+        codes = self._codes(scaled, _generator(key).random(len(values)))
+        return self._numbers(codes).astype(np.int8), cut
 
     def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
         """See :class:`SteppedGrid`; in one bit, where 0 is no number, they stay as they are."""
@@ -196,23 +201,27 @@ class Grid(SteppedGrid):
             own = _exponents(block_rms(values) * _NEAREST[self._bits], np.rint)
         else:
             own = self._reaching_all(values)
-        return self._coded(values, b"", own, np.full(len(values), 0.5))
+        return self._coded(values, b"", own, 0.5)
 
     def _reaching_all(self, values: np.ndarray) -> bytes:
         """Return steps with which no value is cut."""
         largest = np.maximum.reduceat(np.abs(values), np.arange(0, len(values), BLOCK))
         return _exponents(largest.astype(np.float64) / self.most, np.ceil)
 
-    def _coded(self, values: np.ndarray, steps: bytes, own: bytes, drawn: np.ndarray) -> np.ndarray:
-        scaled = values.astype(np.float64) / _each(steps or own, len(values))
-        packed = self._packed(self._rounded(scaled, drawn))
+    def _coded(
+        self, values: np.ndarray, steps: bytes, own: bytes, drawn: np.ndarray | float
+    ) -> np.ndarray:
+        codes = self._codes(_in_steps(values, steps or own, sign=-1), drawn)
+        packed = pack(codes[None], self._bits).tobytes()
         # Huffman codes alone: numbers that are rounded at random repeat nothing.
         coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
         deflated = coder.compress(packed) + coder.flush()
         flags = (_OWN_STEPS if own else 0) | (_DEFLATED if len(deflated) < len(packed) else 0)
         head = _HEAD.pack(_FORM, self._bits, values.dtype.itemsize, flags, len(values))
-        numbers = deflated if flags & _DEFLATED else packed
-        return np.frombuffer(head + own + numbers, np.uint8)
+        content = head + own + (deflated if flags & _DEFLATED else packed)
+        _LAST.clear()
+        _LAST[content] = codes
+        return np.frombuffer(content, np.uint8)
 
     def decode(self, coded: np.ndarray, steps: bytes = b"") -> np.ndarray:
         """Return the (P,) values that :meth:`encode` was given, as far as the grid holds them.
@@ -240,24 +249,35 @@ class Grid(SteppedGrid):
             raise RemoteProtocolError(f"a coded array of {count} values lacks steps of its blocks")
         if own and np.abs(np.frombuffer(exponents, np.int8).astype(int)).max() > _MOST_EXPONENT:
             raise RemoteProtocolError(f"a coded array has a step above 2**{_MOST_EXPONENT}")
-        numbers = self._unpacked(content[_HEAD.size + own :], count, flags & _DEFLATED)
-        decoded: np.ndarray = (numbers * _each(exponents, count)).astype(_DTYPES[item])
+        codes = _LAST.get(content)
+        if codes is None:
+            codes = self._unpacked(content[_HEAD.size + own :], count, flags & _DEFLATED)
+        decoded: np.ndarray = _in_steps(self._numbers(codes), exponents).astype(_DTYPES[item])
         return decoded
 
-    def _rounded(self, scaled: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """Return whole numbers whose mean over ``drawn`` is ``scaled``, as far as they reach."""
+    def _codes(self, scaled: np.ndarray, drawn: np.ndarray | float) -> np.ndarray:
+        """Return codes of whole numbers whose mean over ``drawn`` is ``scaled``, which is used up.
+
+        As far as they reach.
+        """
         if self._bits == 1:
             # Down or up: -1 or 1.
-            return np.where(drawn < (1.0 + scaled) / 2, 1, -1).astype(np.int8)
-        found: np.ndarray = np.clip(np.floor(scaled + drawn), -self.most, self.most).astype(np.int8)
-        return found
+            ups: np.ndarray = drawn < (1.0 + scaled) / 2
+            return ups.view(np.uint8)
+        scaled += drawn
+        np.floor(scaled, out=scaled)
+        np.minimum(scaled, self.most, out=scaled)
+        np.maximum(scaled, -self.most, out=scaled)
+        scaled += self.most
+        codes: np.ndarray = scaled.astype(np.uint8)
+        return codes
 
-    def _packed(self, numbers: np.ndarray) -> bytes:
-        codes = (numbers + 1) // 2 if self._bits == 1 else numbers.astype(np.int16) + self.most
-        return pack(codes.astype(np.uint8)[None], self._bits).tobytes()
+    def _numbers(self, codes: np.ndarray) -> np.ndarray:
+        wide: np.ndarray = codes.astype(np.int16)
+        return wide * 2 - 1 if self._bits == 1 else wide - self.most
 
     def _unpacked(self, content: bytes, count: int, is_deflated: int) -> np.ndarray:
-        """Return (count,) numbers of what :meth:`_packed` made.
+        """Return the (count,) codes that were packed.
 
         Raises:
             RemoteProtocolError: They are not so many, or too large.
@@ -268,11 +288,10 @@ class Grid(SteppedGrid):
             raise RemoteProtocolError(
                 f"a coded array has {len(packed)} bytes of numbers; expected {expected}"
             )
-        codes = unpack(np.frombuffer(packed, np.uint8)[None], count, self._bits)[0].astype(np.int64)
-        numbers: np.ndarray = codes * 2 - 1 if self._bits == 1 else codes - self.most
-        if count and np.abs(numbers).max() > self.most:
+        codes: np.ndarray = unpack(np.frombuffer(packed, np.uint8)[None], count, self._bits)[0]
+        if count and codes.max() > 2 * self.most:
             raise RemoteProtocolError(f"a coded array has numbers above {self.most} in magnitude")
-        return numbers
+        return codes
 
 
 def block_rms(values: np.ndarray) -> np.ndarray:
@@ -312,16 +331,31 @@ def _exponents(steps: np.ndarray, rounding: np.ufunc) -> bytes:
     return found.tobytes()
 
 
-def _each(exponents: bytes, count: int) -> np.ndarray:
-    """Return the (count,) step of each value."""
-    steps = np.ldexp(1.0, np.frombuffer(exponents, np.int8).astype(np.int32))
-    each: np.ndarray = np.repeat(steps, BLOCK)[:count]
-    return each
+def _in_steps(values: np.ndarray, exponents: bytes, *, sign: int = 1) -> np.ndarray:
+    """Return (P,) values in float64 times the steps of their blocks; or, by -1, in these steps."""
+    # The inverse of a power of two is exact, too.
+    factors = np.ldexp(1.0, sign * np.frombuffer(exponents, np.int8).astype(np.int32))
+    found: np.ndarray = values.astype(np.float64)
+    whole = len(found) // BLOCK
+    table = found[: whole * BLOCK].reshape(-1, BLOCK)
+    table *= factors[:whole, None]
+    found[whole * BLOCK :] *= factors[whole:].sum()
+    return found
 
 
 def _generator(key: str) -> np.random.Generator:
+    """Return ``Generator(Philox(key=...))``, which would draw a seed from the system first."""
     digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+    philox = np.random.Philox(_ANY_SEED)
+    philox.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": _ZEROS, "key": np.frombuffer(digest, "<u8").astype(np.uint64)},
+        "buffer": _ZEROS,
+        "buffer_pos": len(_ZEROS),
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    return np.random.Generator(philox)
 
 
 def _inflated(content: bytes, expected: int) -> bytes:

@@ -140,6 +140,20 @@ def test_codecs_by_their_bits() -> None:
 UPDATE = np.random.default_rng(1).normal(size=300).astype(np.float32)
 
 
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_was_coded_last_is_decoded_as_its_bytes_are(bits: int, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    first, other = rng.normal(size=(2, 3 * BLOCK + 5)).astype(dtype)
+    codec = Grid(bits)
+    for steps in (b"", codec.steps(np.full(4, 0.7))):
+        coded = codec.encode(first, "first", steps)
+        at_once = codec.decode(coded, steps)
+        assert codec.decode(codec.encode(other, "other", steps), steps).tolist() != at_once.tolist()
+        later = codec.decode(coded, steps)
+        assert (later.dtype, later.tobytes()) == (at_once.dtype, at_once.tobytes())
+
+
 def refused(coded: bytes, told: str, *, bits: int = 8, steps: bytes = b"") -> None:
     with pytest.raises(RemoteProtocolError, match=told) as caught:
         FewBits(update_bits=bits).decode_update(np.frombuffer(coded, np.uint8), KEY, steps)
