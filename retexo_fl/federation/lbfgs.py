@@ -44,6 +44,8 @@ class LimitedMemory:
         self._weight_decay = weight_decay
         self._steps: deque[np.ndarray] = deque(maxlen=_PAIRS)
         self._changes: deque[np.ndarray] = deque(maxlen=_PAIRS)
+        #: The same in float64, and their products.
+        self._pairs: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=_PAIRS)
         #: Point, gradient and loss of the last step that was not taken back.
         self._accepted: tuple[np.ndarray, np.ndarray, float] | None = None
         self._retreats = 0
@@ -96,36 +98,38 @@ class LimitedMemory:
         self._retreats = int(state["lbfgs.retreats"].item())
         for number in range(_PAIRS):
             if f"lbfgs.step.{number}" in state:
-                self._steps.append(state[f"lbfgs.step.{number}"].copy())
-                self._changes.append(state[f"lbfgs.change.{number}"].copy())
+                self._remember(
+                    state[f"lbfgs.step.{number}"].copy(), state[f"lbfgs.change.{number}"].copy()
+                )
 
     def _remember(self, step: np.ndarray, change: np.ndarray) -> None:
         """Keep a step and the change of the gradient, where the curvature along it is positive."""
+        wide_step, wide_change = (one.astype(np.float64, copy=False) for one in (step, change))
         norms = math.sqrt(_dot(step, step)) * math.sqrt(_dot(change, change))
-        if _dot(step, change) > _LEAST_COSINE * norms:
+        product = _dot(wide_step, wide_change)
+        if product > _LEAST_COSINE * norms:
             self._steps.append(step)
             self._changes.append(change)
+            self._pairs.append((wide_step, wide_change, product))
 
     def _direction(self, gradient: np.ndarray) -> np.ndarray:
         """Multiply a gradient by the approximate inverse Hessian, in float64."""
         found = gradient.astype(np.float64)
-        both = zip(self._steps, self._changes, strict=True)
-        pairs = [(step.astype(np.float64), change.astype(np.float64)) for step, change in both]
-        if not pairs:
+        if not self._pairs:
             # Of the Hessian nothing is known: the first step has a norm of its own.
             norm = math.sqrt(_dot(gradient, gradient))
             found *= self._first_norm / norm if norm else 0.0
             return found
         shares = []
-        for step, change in reversed(pairs):
-            shares.append(_dot(step, found) / _dot(step, change))
+        for step, change, product in reversed(self._pairs):
+            shares.append(_dot(step, found) / product)
             found -= shares[-1] * change
-        last_step, last_change = pairs[-1]
-        found *= _dot(last_step, last_change) / _dot(last_change, last_change)
-        for (step, change), share in zip(pairs, reversed(shares), strict=True):
-            found += (share - _dot(change, found) / _dot(step, change)) * step
+        _, last_change, product = self._pairs[-1]
+        found *= product / _dot(last_change, last_change)
+        for (step, change, product), share in zip(self._pairs, reversed(shares), strict=True):
+            found += (share - _dot(change, found) / product) * step
         return found
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.dot(one.astype(np.float64), other.astype(np.float64)))
+    return float(np.dot(one.astype(np.float64, copy=False), other.astype(np.float64, copy=False)))
