@@ -83,7 +83,6 @@ class LinearBatch:
         )
         self._spans = self._layout.spans(self._rows.filled)
 
-    @torch.no_grad()
     def sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         """Validate (P,) ``weights`` and form the gradient at them."""
         parameters = self._layout.split(weights)

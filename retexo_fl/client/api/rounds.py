@@ -38,6 +38,8 @@ class SparseSums:
     @classmethod
     def of(cls, sums: np.ndarray) -> Self:
         """Take (k,) float64 sums."""
+        if not len(sums):
+            return cls()
         places = np.flatnonzero(sums)
         is_dense = 2 * len(places) >= len(sums)
         given = sums if is_dense else sums[places]
@@ -57,9 +59,11 @@ class SparseSums:
         if self.length > MOST_SUMS:
             raise RemoteProtocolError(f"{self.length} sums; expected {MOST_SUMS} at most")
         sums = np.zeros(self.length)
+        is_given = self.counts is not None or self.values or self.places
+        if not (is_given or self.length):
+            return sums
         places = np.asarray(self.places, np.int64) if self.places else np.arange(self.length)
         # Nothing at all is as short as no places.
-        is_given = self.counts is not None or self.values or self.places
         values = self._given(len(places)) if is_given else sums
         in_order = (np.diff(places) > 0).all() and (not len(places) or places[-1] < self.length)
         if len(values) != len(places) or not in_order:
