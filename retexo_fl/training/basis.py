@@ -33,6 +33,7 @@ from retexo_fl.updates.grid import Grid
 
 #: Directions that add less than this share of all sums hold rounding alone.
 _SHORTEST: Final = 1e-6
+_TRACE_BYTES: Final = 8
 #: Sums of features and of squares are off by less than this for each node, and than this share.
 _SLACK: Final = 2.0**-20
 #: The last two that were decoded of bytes, and what they follow from: thousands of clients of one
@@ -78,6 +79,10 @@ class BasisForm:
 
     Plain, a basis is (F + F d,) floats: the mean, then the rows of the directions. Coded, it is
     bytes: the mean as upper halves of float32, then the coded directions, if there are any.
+
+    Sums ``Z' Z V_b`` lie mostly along V_b itself, of which the next block has nothing: coded with
+    the rest, that part would set the steps, and the rest would be rounding's. So it is taken out;
+    its trace travels as a float64 before the coded rest.
     """
 
     def __init__(self, *, features: int, dtype: str, bits: int) -> None:
@@ -133,18 +138,55 @@ class BasisForm:
         directions = flat.reshape(self._features, columns).astype(self._dtype)
         return Basis(mean=mean.astype(self._dtype), directions=directions)
 
-    def encode_sums(self, sums: np.ndarray, key: str) -> np.ndarray:
-        """Return sums as they travel; on average, what they are."""
-        flat = sums.reshape(-1).astype(self._dtype)
-        return flat if self._grid is None else self._grid.encode(flat, f"{key}/basis")
+    def encode_sums(self, sums: np.ndarray, key: str, block: Basis | None = None) -> np.ndarray:
+        """Return sums as they travel; on average, what they are beside ``block``.
 
-    def decode_sums(self, array: np.ndarray) -> np.ndarray:
-        """Read what :meth:`encode_sums` returned.
+        Args:
+            sums: (F,) or (F, c), flat or not.
+            key: What is drawn when they are rounded follows from it.
+            block: Whose products :func:`direction_sums` they are; None of other sums.
+        """
+        flat = sums.reshape(-1).astype(self._dtype)
+        if self._grid is None:
+            return flat
+        key = f"{key}/basis"
+        if block is None or not block.directions.size:
+            return self._grid.encode(flat, key)
+        directions = block.directions.astype(np.float64)
+        table = sums.reshape(directions.shape).astype(np.float64)
+        along = directions.T @ table
+        beside = (table - directions @ along).reshape(-1).astype(self._dtype)
+        trace = np.array([np.trace(along)], "<f8").view(np.uint8)
+        return np.concatenate([trace, self._grid.encode(beside, key)])
+
+    def decode_sums(self, array: np.ndarray, block: Basis | None = None) -> np.ndarray:
+        """Read what :meth:`encode_sums` returned for the same block.
+
+        Returns:
+            (F c,) sums; what lies along a block is a multiple of it, of the same trace.
 
         Raises:
             RemoteProtocolError: It cannot be decoded.
         """
-        return array if self._grid is None else self._grid.decode(array)
+        if self._grid is None:
+            return array
+        if block is None or not block.directions.size:
+            return self._grid.decode(array)
+        if array.dtype != np.uint8 or len(array) < _TRACE_BYTES:
+            raise RemoteProtocolError(
+                f"sums of products have {len(array)} values of dtype {array.dtype}; expected bytes "
+                "of a trace, then of a coded array"
+            )
+        beside = self._grid.decode(array[_TRACE_BYTES:])
+        flat = block.directions.astype(np.float64).reshape(-1)
+        if len(beside) != len(flat):
+            raise RemoteProtocolError(
+                f"sums of products are {len(beside)} values; expected {len(flat)}"
+            )
+        trace = np.frombuffer(array[:_TRACE_BYTES].tobytes(), "<f8")[0]
+        share = trace / max(float(flat @ flat), _SHORTEST)
+        found: np.ndarray = (beside + share * flat).astype(self._dtype)
+        return found
 
     def _plain_parts(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return array[: self._features], array[self._features :]

@@ -34,6 +34,8 @@ _STEP_VALUES: Final = 256
 _LENGTH_BYTES: Final = 4
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
+#: Before sums of products with a block: the trace of what lies along it.
+_TRACE_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +185,13 @@ class _Messages:
         yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
         yield self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
         if both > 1:
-            more = self._sums(classes, down=self._basis_record(classes, kinds), kinds=kinds)
+            down = self._basis_record(classes, kinds)
+            more = self._sums(classes, down=down, kinds=kinds, has_block=True)
             yield replace(more, count=both - 1)
         if both:
             yield self._comparison()
         if left := shape.basis_blocks - (both or 1):
-            more = self._sums(classes, down=self._basis_record(classes))
+            more = self._sums(classes, down=self._basis_record(classes), has_block=True)
             yield replace(more, count=left)
 
     def _comparison(self) -> Asked:
@@ -302,11 +305,23 @@ class _Messages:
         yield Asked(stage=stage, purpose="publish", clients=self._everyone, down=(made_by,))
         yield Asked(stage=stage, purpose="collect", clients=self._everyone)
 
-    def _sums(self, columns: int, *, down: Record, masked_bits: int = 0, kinds: int = 1) -> Asked:
-        """Return the question for the sums of F x ``columns`` values of bases of some kinds."""
+    def _sums(
+        self,
+        columns: int,
+        *,
+        down: Record,
+        masked_bits: int = 0,
+        kinds: int = 1,
+        has_block: bool = False,
+    ) -> Asked:
+        """Return the question for the sums of F x ``columns`` values of bases of some kinds.
+
+        Of products with a block the coded ones have a trace before them.
+        """
         values, bits = self._shape.features * columns, self._config.basis_bits
         masked_bits = masked_bits or masked_sum_bits(bits)
-        up = self._summed(values, bits, masked_bits=masked_bits, kinds=kinds)
+        before = _TRACE_BYTES if has_block else 0
+        up = self._summed(values, bits, masked_bits=masked_bits, kinds=kinds, before=before)
         return Asked(
             stage=0,
             purpose="basis",
@@ -341,9 +356,15 @@ class _Messages:
             return self._coded(values, bits)
         return Record(coded_bytes=masked_update_bytes(values, bits, self._terms))
 
-    def _summed(self, values: int, bits: int, *, masked_bits: int, kinds: int = 1) -> Record:
+    def _summed(
+        self, values: int, bits: int, *, masked_bits: int, kinds: int = 1, before: int = 0
+    ) -> Record:
+        """Return sums of some kinds, with so many bytes before each where they are coded."""
         if not self._masked:
-            return self._coded(values, bits).times(kinds)
+            found = self._coded(values, bits)
+            if found.coded_bytes:
+                found = replace(found, coded_bytes=found.coded_bytes + before)
+            return found.times(kinds)
         return Record(coded_bytes=Ring(masked_bits).size(kinds * values))
 
     def _coded(self, values: int, bits: int) -> Record:

@@ -65,6 +65,11 @@ def _few_bits_targets() -> list[Target]:
         target("update-without-zeros", without_zeros(np.repeat(values, 100) * gaps), with_zeros),
         target("basis", form.encode(basis), form.decode),
         target("basis-sums", form.encode_sums(values, "key"), form.decode_sums),
+        target(
+            "basis-products",
+            form.encode_sums(values, "key", basis),
+            lambda coded: form.decode_sums(coded, basis),
+        ),
     ]
 
 

@@ -133,6 +133,7 @@ def test_a_model_that_is_better_is_kept_with_all_its_bytes(
         "split": "random:0.3/0.2/0.5",
         "model": "sage",
         "hidden": 256,
+        "seed": 1,
     }
     run, plain = train(tmp_path / "run", **keys), train(tmp_path / "plain", **without(keys))
     ours, others = result_of(run), result_of(plain)

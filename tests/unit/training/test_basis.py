@@ -221,6 +221,35 @@ def test_sums_are_what_they_were_on_average() -> None:
     assert found[0].tobytes() != found[1].tobytes()
 
 
+def test_sums_along_their_block_are_left_out_but_for_their_trace() -> None:
+    """They would set the steps: here they are a thousand times what the next block is made of."""
+    block = Basis(mean=np.zeros(12), directions=np.linalg.qr(RNG.normal(size=(12, 3)))[0])
+    beside = RNG.normal(size=(12, 3))
+    beside -= block.directions @ (block.directions.T @ beside)
+    sums = 1000.0 * block.directions + beside
+    form = form_of(12, 8)
+    coded = form.encode_sums(sums, "key", block)
+    assert len(coded) == 8 + len(form.encode_sums(beside, "key"))
+    found = form.decode_sums(coded, block)
+    assert np.sum(block.directions.reshape(-1) * found) == pytest.approx(3000.0, rel=1e-3)
+    error = found - sums.reshape(-1)
+    assert np.abs(error).max() < np.abs(beside).max() / 20
+    np.testing.assert_array_equal(
+        form_of(12, 32).decode_sums(form_of(12, 32).encode_sums(sums, "key", block), block),
+        sums.reshape(-1).astype(form_of(12, 32).encode_sums(sums, "key").dtype),
+    )
+
+
+@pytest.mark.parametrize("array", [np.zeros(9), np.zeros(7, np.uint8)])
+def test_what_are_no_sums_of_products_is_refused(array: np.ndarray) -> None:
+    block = Basis(mean=np.zeros(12), directions=np.eye(12)[:, :3])
+    with pytest.raises(RemoteProtocolError, match="expected bytes of a trace"):
+        form_of(12, 8).decode_sums(array, block)
+    of_others = form_of(12, 8).encode_sums(np.ones((12, 2)), "key")
+    with pytest.raises(RemoteProtocolError, match="are 24 values; expected 36"):
+        form_of(12, 8).decode_sums(np.concatenate([np.zeros(8, np.uint8), of_others]), block)
+
+
 @pytest.mark.parametrize("array", [np.zeros(0), np.ones(13), np.full(24, np.nan)])
 def test_what_is_no_basis_is_refused(array: np.ndarray) -> None:
     with pytest.raises(RemoteProtocolError, match="a basis has .*expected"):

@@ -67,8 +67,10 @@ class BasisClient(GraphClient):
 
         def coded(answer: BasisAnswer) -> BasisAnswer:
             form = self.crossing.basis_form
-            parts = [form.encode_sums(sums, key) for sums in np.split(answer.sums, len(kinds))]
-            return replace(answer, sums=joined(parts))
+            sums = zip(np.split(answer.sums, len(kinds)), known, strict=True)
+            return replace(
+                answer, sums=joined([form.encode_sums(of, key, block) for of, block in sums])
+            )
 
         size = self.shape.features * columns * len(kinds)
         return self._sealing.answered(request, found, request.weights, size, code=coded)

@@ -16,7 +16,7 @@ from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.training import Training
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.run_log.chosen_rows import ChosenRows
-from retexo_fl.training.basis import BasisBuilder, BasisForm, joined, masked_sum_bits, parted
+from retexo_fl.training.basis import Basis, BasisBuilder, BasisForm, joined, masked_sum_bits, parted
 from retexo_fl.training.basis_choice import KINDS, choice_errors, choice_values, probe_blocks
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE
@@ -134,7 +134,7 @@ class _Asking:
         request = BasisRequest(
             ticket=self.ticket, rows=" ".join(kinds), label_facts=self.label_facts
         )
-        return (yield from self._ask(request, self._having("train"), kinds, size))
+        return (yield from self._ask(request, self._having("train"), dict.fromkeys(kinds), size))
 
     def block(
         self, number: int, builders: Mapping[str, BasisBuilder], first: _Found, classes: int
@@ -147,7 +147,8 @@ class _Asking:
             first: What :meth:`sums` returned.
             classes: C.
         """
-        blocks = [builder.last for builder in builders.values()]
+        last = {kind: builder.last for kind, builder in builders.items()}
+        blocks = list(last.values())
         columns = blocks[0].directions.shape[1] or classes
         request = BasisRequest(
             ticket=replace(self.ticket, round=number),
@@ -167,12 +168,17 @@ class _Asking:
             step = SharedStep.of_sum(reach, terms=len(among), bits=bits)
             request = replace(request, steps=step.told)
         size = len(blocks[0].mean) * columns
-        return (yield from self._ask(request, among, tuple(builders), size))
+        return (yield from self._ask(request, among, last, size))
 
     def _ask(
-        self, request: BasisRequest, among: Iterable[int], kinds: Sequence[str], size: int
+        self,
+        request: BasisRequest,
+        among: Iterable[int],
+        blocks: Mapping[str, Basis | None],
+        size: int,
     ) -> Round[_Found]:
-        count = len(kinds)
+        """Ask for sums of some kinds: products with a block of each, or of features alone."""
+        count = len(blocks)
         answers = yield Ask(
             requests=dict.fromkeys(sorted(among), request),
             stage=0,
@@ -186,9 +192,8 @@ class _Asking:
             sums = answer.sums
             if not isinstance(self.clients, MaskedClients):
                 with named(who):
-                    sums = np.concatenate(
-                        [self.form.decode_sums(part) for part in parted(sums, count)]
-                    )
+                    parts = zip(parted(sums, count), blocks.values(), strict=True)
+                    sums = np.concatenate([self.form.decode_sums(*part) for part in parts])
             check_array(who, sums, count * size)
             examples += answer.examples
             total += sums
@@ -197,8 +202,8 @@ class _Asking:
         return _Found(
             clients=there,
             examples=examples,
-            sums=dict(zip(kinds, np.split(total, count), strict=True)),
-            squares={kind: squares[2 * at : 2 * at + 2] for at, kind in enumerate(kinds)},
+            sums=dict(zip(blocks, np.split(total, count), strict=True)),
+            squares={kind: squares[2 * at : 2 * at + 2] for at, kind in enumerate(blocks)},
         )
 
     def choice(
