@@ -10,6 +10,7 @@ from retexo_fl.client.api import EvaluateRequest, Ticket, TrainRequest
 from retexo_fl.client.store import ClientStore
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
+from retexo_fl.training.candidates import starts_of
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate
@@ -106,12 +107,19 @@ class ClientWeights:
         return None if held is None else self.updates.weights.decode(weights, held)
 
     def held(self, stage: int, digest: bytes, name: bytes) -> np.ndarray | None:
-        """Return the weights of this name: of a message of the stage, or those it starts from."""
+        """Return the weights of this name: of a message of the stage, or those it starts from.
+
+        It may start from them as something else, too.
+        """
         held = self.store.held_weights(stage, name)
         if held is not None and weights_name(held) == name:
             return held
         first = self.first(stage, digest)
-        return None if first is None or weights_name(first) != name else first
+        if first is None or weights_name(first) == name:
+            return first
+        own = DigestedArray(array_digest(first), first)
+        starts = _starts_as_candidates(self._config, self.shape, stage, own)
+        return next((start for start in starts if weights_name(start) == name), None)
 
     def first(self, stage: int, digest: bytes) -> np.ndarray | None:
         """Return the weights that a stage starts from; None if they follow from those not held.
@@ -151,3 +159,12 @@ def _initial(shape: ModelShape, stage: int, seed: int, before: DigestedArray | N
     first = Schedule(shape=shape).initial(stage, seed=seed, before=weights)
     # Of bytes, which are hashed once.
     return np.frombuffer(first.tobytes(), first.dtype)
+
+
+@lru_cache(maxsize=1)
+def _starts_as_candidates(
+    config: RunConfig, shape: ModelShape, stage: int, first: DigestedArray
+) -> tuple[np.ndarray, ...]:
+    """Return all of :func:`.starts_of`; nobody can write to them."""
+    starts = starts_of(config, shape, stage, first.values)
+    return tuple(np.frombuffer(start.tobytes(), start.dtype) for start in starts)

@@ -7,6 +7,7 @@ a stage's rounds are carried out is the strategy's, by Flower's hooks.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -247,9 +248,9 @@ class Training:
         """
         number, shape = outcome.stage, self.joined.schedule.shape
         tried = {one.name for one in outcome.tried}
-        before = self.joined.job.outcomes[number - 1].score if number else None
+        before = self.joined.job.outcomes[number - 1].score.gap if number else -math.inf
         for candidate in candidates_of(self.config, shape, number):
-            if candidate.name not in tried and candidate.may_pay(outcome.score, before):
+            if candidate.name not in tried and candidate.may_pay(outcome.score.gap, before):
                 first = candidate.fixed(shape, number).set_in(self.initial(number))
                 return StageState.next_candidate(candidate.name, first, outcome)
         return None

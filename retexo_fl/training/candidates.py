@@ -15,7 +15,6 @@ its train and its validation nodes announces.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ import numpy as np
 import torch
 
 from retexo_fl.config import RunConfig
-from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.updates.grid import BLOCK
 
@@ -86,12 +84,13 @@ class Candidate(ABC):
         """Return whether a stage may be trained as this."""
 
     @abstractmethod
-    def may_pay(self, own: Score, before: Score | None) -> bool:
+    def may_pay(self, own: float, before: float) -> bool:
         """Return whether to train it.
 
         Args:
-            own: How the stage as it is was validated.
-            before: How the stage before was; None of the first.
+            own: By how much more of its train than of its validation nodes the stage as it is has
+                right (:attr:`.Score.gap`).
+            before: The same of the stage before; -inf of the first.
         """
 
     @abstractmethod
@@ -121,10 +120,10 @@ class NoOwnRow(Candidate):
         is_last = 0 < stage == shape.layers - 1
         return is_last and any(True for _ in StageModel(shape, stage).layer.own_weights())
 
-    def may_pay(self, own: Score, before: Score | None) -> bool:
+    def may_pay(self, own: float, before: float) -> bool:
         """See :class:`Candidate`: where the stage before fits its train nodes far better."""
         del own
-        return before is not None and _gap(before) >= _LEAST_GAP
+        return before >= _LEAST_GAP
 
     def _fixed(self, model: StageModel, shape: ModelShape) -> Iterable[tuple[torch.Tensor, float]]:
         """See :class:`Candidate`."""
@@ -147,10 +146,10 @@ class FewBlocks(Candidate):
         beyond = StageModel(shape, stage).layer.weights_beyond(few)
         return few < shape.inputs and any(True for _ in beyond)
 
-    def may_pay(self, own: Score, before: Score | None) -> bool:
+    def may_pay(self, own: float, before: float) -> bool:
         """See :class:`Candidate`: where the stage as it is fits noise."""
         del before
-        return _gap(own) >= _LEAST_GAP_OF_NOISE
+        return own >= _LEAST_GAP_OF_NOISE
 
     def _fixed(self, model: StageModel, shape: ModelShape) -> Iterator[tuple[torch.Tensor, float]]:
         """See :class:`Candidate`: blocks nest, so that the first are those of fewer."""
@@ -180,8 +179,16 @@ def candidates_of(config: RunConfig, shape: ModelShape, stage: int) -> tuple[Can
     return tuple(one for one in wanted if one.is_of(shape, stage))
 
 
-def _gap(score: Score) -> float:
-    """Return how much more of its train than of its validation nodes a stage has right."""
-    if score.train_accuracy is None or score.accuracy is None:
-        return -math.inf
-    return score.train_accuracy - score.accuracy
+def starts_of(
+    config: RunConfig, shape: ModelShape, stage: int, first: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield the (P,) weights that a stage starts from as each of its candidates.
+
+    Args:
+        config: Of the run.
+        shape: Of its model.
+        stage: Which.
+        first: (P,) what it starts from as it is.
+    """
+    for candidate in candidates_of(config, shape, stage):
+        yield candidate.fixed(shape, stage).set_in(first)

@@ -231,9 +231,10 @@ class _Messages:
         )
 
     def _further(self, stage: int, size: int, rounds: int) -> Iterator[Asked]:
-        """Yield the messages of a stage's rounds as something else: weights first come whole."""
+        """Yield the messages of a stage's rounds as something else."""
         train = self._trained(stage, size)
-        first = replace(train, down=(self._coded(size, 32),))
+        # Clients compute what it starts from, too.
+        first = replace(train, down=(_NAME,)) if self._sends_changes else train
         yield replace(first, up=(self._update(size, 32),)) if self._masked else first
         if rounds > 1:
             yield replace(train, count=rounds - 1)

@@ -70,6 +70,13 @@ class Score:
         """Mean loss, or None without nodes."""
         return self.loss_sum / self.count if self.count else None
 
+    @property
+    def gap(self) -> float:
+        """How much more of its train than of its validation nodes are right; -inf if unknown."""
+        if self.train_accuracy is None or self.accuracy is None:
+            return -math.inf
+        return self.train_accuracy - self.accuracy
+
     def beats(self, other: Score) -> bool:
         """Return whether these weights are to be preferred to earlier ones.
 

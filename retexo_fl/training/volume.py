@@ -52,7 +52,7 @@ class TrainingSize:
         sampled_vectors: Vectors that BNS draws in a round, over all ordered pairs of clients (see
             :func:`sampled_vectors`); None where the pairs are not known.
         further: Rounds of each stage as something else (:mod:`.candidates`), after its own: they
-            begin with whole weights, and end with a validation. Empty: none.
+            end with a validation. Empty: none.
         tests_floor: Whether the floor of the model (:mod:`.floor`) is what is tested.
         corrected: Whether SCAFFOLD's corrections go beside the weights of every round but the first
             of a stage, to the clients that train.

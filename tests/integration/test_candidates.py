@@ -290,6 +290,26 @@ def test_clients_hear_of_nothing_but_further_rounds(tmp_path: Path) -> None:
     assert of_last == [*trained, validated, *further, tested]
 
 
+@pytest.mark.usefixtures("always_better")
+@pytest.mark.parametrize("way", ["lean", "lean, masked", "first layer"])
+def test_clients_compute_what_it_starts_from(tmp_path: Path, way: str) -> None:
+    config = configured(tmp_path / "run", **{**KEYS, **WAYS[way]})
+    sizes: dict[tuple[int, int], set[int]] = {}
+
+    def note(grid: FickleGrid, message: Message) -> None:
+        request = records.read_request(message)
+        if isinstance(request, TrainRequest):
+            place = request.ticket.stage, request.ticket.round
+            sizes.setdefault(place, set()).add(request.weights.nbytes)
+
+    train_on_fickle_grid(config, make_parts(config), note)
+    stage = 0 if "first" in way else 1
+    begins = stage, result_of(tmp_path / "run")["stages"][stage]["tried"][0]["rounds"] + 1
+    # A name: no client asked for them whole.
+    assert sizes[begins] == {8}
+    assert sizes[stage, begins[1] + 1] != {8}
+
+
 def test_it_is_kept_where_validation_says_so_clearly(tmp_path: Path) -> None:
     run = train(tmp_path / "run", **{**KEYS, "rounds": 8})
     last = result_of(run)["stages"][1]

@@ -97,7 +97,7 @@ class StageTraining:
         #: What the next round's updates are encoded by.
         self._steps = state.steps
         self._held = state.held
-        if self._held is None and not state.round and clients.most_held:
+        if self._held is None and state.round == state.begun and clients.most_held:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
         self.rival = state.rival

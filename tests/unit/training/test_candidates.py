@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from retexo_fl.config import make_config
 from retexo_fl.layers.base import LayerShape, RowBatch
 from retexo_fl.layers.named import layer_class
-from retexo_fl.training.candidates import CANDIDATES, candidates_of, further_rounds
+from retexo_fl.training.candidates import CANDIDATES, candidates_of, further_rounds, starts_of
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel, initial_weights
 
@@ -141,14 +142,13 @@ def score(correct: int, *, train: float | None = None, **more: Any) -> Score:
         (score(677, train=0.975), True),
         (score(870, train=0.9), False),
         (score(677), False),
-        (None, False),
         (Score(count=0, correct=0, loss_sum=0.0, train_accuracy=0.975), False),
     ],
 )
 def test_own_rows_are_left_out_where_the_layer_before_fits_its_train_nodes_better(
-    before: Score | None, pays: bool
+    before: Score, pays: bool
 ) -> None:
-    assert NO_OWN.may_pay(score(677, train=0.975), before) is pays
+    assert NO_OWN.may_pay(score(677, train=0.975).gap, before.gap) is pays
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,11 @@ def test_own_rows_are_left_out_where_the_layer_before_fits_its_train_nodes_bette
     ],
 )
 def test_few_blocks_are_tried_where_the_layer_as_it_is_fits_noise(own: Score, pays: bool) -> None:
-    assert FEW.may_pay(own, None) is pays
+    assert FEW.may_pay(own.gap, -math.inf) is pays
+
+
+def test_a_stage_starts_as_something_else_by_its_fixed_weights() -> None:
+    first = initial_weights(SHAPE, 0, seed=0)
+    (few,) = starts_of(config_of(), SHAPE, 0, first)
+    np.testing.assert_array_equal(few, FEW.fixed(SHAPE, 0).set_in(first))
+    assert not [*starts_of(config_of(candidates="none"), SHAPE, 0, first)]
