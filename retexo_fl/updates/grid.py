@@ -18,6 +18,7 @@ import hashlib
 import math
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
@@ -55,8 +56,10 @@ _OWN_STEPS, _DEFLATED = 1, 2
 _DTYPES: Final = {4: "float32", 8: "float64"}
 #: More values than any model has that is trained by this.
 _MOST_VALUES: Final = 2**31
-#: What was coded last in this process, and its codes: a server in the same process reads it next.
-_LAST: Final[dict[bytes, np.ndarray]] = {}
+#: What was coded last in this process, and its codes, if not too large: a server in the same
+#: process reads it when all clients have answered.
+_LAST: Final[deque[tuple[bytes, np.ndarray]]] = deque(maxlen=128)
+_LARGEST_KEPT: Final = 2**15
 #: What a generator has before its first number.
 _ANY_SEED: Final = np.random.SeedSequence(0)
 _ZEROS: Final = np.zeros(4, np.uint64)
@@ -214,13 +217,15 @@ class Grid(SteppedGrid):
         codes = self._codes(_in_steps(values, steps or own, sign=-1), drawn)
         packed = pack(codes[None], self._bits).tobytes()
         # Huffman codes alone: numbers that are rounded at random repeat nothing.
-        coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+        # A window that holds all of it gives the same bytes, and a smaller one is made sooner.
+        window = 12 if len(packed) <= 2**12 else 15
+        coder = zlib.compressobj(9, zlib.DEFLATED, -window, 9, zlib.Z_HUFFMAN_ONLY)
         deflated = coder.compress(packed) + coder.flush()
         flags = (_OWN_STEPS if own else 0) | (_DEFLATED if len(deflated) < len(packed) else 0)
         head = _HEAD.pack(_FORM, self._bits, values.dtype.itemsize, flags, len(values))
         content = head + own + (deflated if flags & _DEFLATED else packed)
-        _LAST.clear()
-        _LAST[content] = codes
+        if len(codes) <= _LARGEST_KEPT:
+            _LAST.append((content, codes))
         return np.frombuffer(content, np.uint8)
 
     def decode(self, coded: np.ndarray, steps: bytes = b"") -> np.ndarray:
@@ -249,7 +254,7 @@ class Grid(SteppedGrid):
             raise RemoteProtocolError(f"a coded array of {count} values lacks steps of its blocks")
         if own and np.abs(np.frombuffer(exponents, np.int8).astype(int)).max() > _MOST_EXPONENT:
             raise RemoteProtocolError(f"a coded array has a step above 2**{_MOST_EXPONENT}")
-        codes = _LAST.get(content)
+        codes = next((codes for last, codes in tuple(_LAST) if last == content), None)
         if codes is None:
             codes = self._unpacked(content[_HEAD.size + own :], count, flags & _DEFLATED)
         decoded: np.ndarray = _in_steps(self._numbers(codes), exponents).astype(_DTYPES[item])
