@@ -17,7 +17,6 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.api import EvaluateRequest, TrainAnswer, TrainRequest
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config.profiles import profile_values
 from retexo_fl.federation import checkpoints, records
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome
@@ -44,6 +43,7 @@ from tests.support.runs import (
     train,
 )
 from tests.support.update_codec_contract import KEY
+from tests.support.ways import profile_keys
 
 CLASSES: Final = 3
 KEYS: Final[dict[str, Any]] = {
@@ -53,11 +53,7 @@ KEYS: Final[dict[str, Any]] = {
     **{"hidden": 8, "rounds": 4, "model": "sage", "learning_rate": 0.1, "dropout": 0.0},
     "candidates": "own-row",
 }
-LEAN: Final = {
-    key.replace("-", "_"): value
-    for key, value in profile_values("lean").items()
-    if key not in {"rounds", "candidates", "floor"}
-}
+LEAN: Final = profile_keys("lean", "rounds", "candidates", "floor")
 #: The basis is the whole space of the features.
 WHOLE: Final = {**LEAN, "basis_rows": "sums", "basis_blocks": 8, "candidates": "few-blocks"}
 MASKED: Final = {"secure_aggregation": "masked"}

@@ -27,7 +27,6 @@ from flwr.app import Message
 from retexo_fl.client.api import TrainRequest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
-from retexo_fl.config.profiles import profile_values
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation import checkpoints, records
 from retexo_fl.federation.asking import Round
@@ -49,6 +48,7 @@ from tests.support.runs import (
     model_bytes,
     result_of,
 )
+from tests.support.ways import profile_keys
 
 Cell = frozenset[str]
 
@@ -63,11 +63,7 @@ _STEPS: Final = {"local_steps": 2, "local_optimizer": "sgd", "local_learning_rat
 #: What a cell is made of, and the keys that say so.
 PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "lean": {
-        **{
-            key.replace("-", "_"): value
-            for key, value in profile_values("lean").items()
-            if key != "rounds"
-        },
+        **profile_keys("lean", "rounds"),
         # Fewer coordinates than features, so that there is something to choose.
         **{"basis_rows": "choose", "basis_blocks": 4},
     },

@@ -18,7 +18,6 @@ from retexo_fl.client.api import GramRequest, Ticket
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import load_parts, make_parts
-from retexo_fl.config.profiles import profile_values
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.federation.run_directory import RUN
 from retexo_fl.federation.trained_model import read_trained_model
@@ -36,10 +35,11 @@ from tests.support.runs import (
     result_of,
     train,
 )
+from tests.support.ways import profile_keys
 
 CLASSES: Final = 3
 KEYS: Final[dict[str, Any]] = {
-    **{key.replace("-", "_"): value for key, value in profile_values("lean").items()},
+    **profile_keys("lean"),
     "dataset": "synthetic:nodes=200,edges=600,classes=3,features=60,words=6,signal=0.6",
     "split": "random-unstratified:0.3/0.3/0.4",
     **{"clients": 4, "hidden": 64, "boundary_plan": "rows", "floor": "one-shot"},

@@ -8,16 +8,14 @@ from typing import ClassVar
 import pytest
 
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config.profiles import profile_values
 from tests.support.agents import agents, train_with
 from tests.support.limits import PERMISSIVE
 from tests.support.method_contract import GRAPH, MethodContract, assert_same
 from tests.support.runs import configured, ledger_of, train
+from tests.support.ways import profile_keys
 
 #: The default profile's keys; rounds are the contract's.
-LEAN = {
-    key.replace("-", "_"): value for key, value in profile_values("lean").items() if key != "rounds"
-}
+LEAN = profile_keys("lean", "rounds")
 
 
 class TestLazy(MethodContract):

@@ -15,7 +15,6 @@ from retexo_fl.client.client import GraphClient
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import (
     ConfigurationError,
     LocalProtocolError,
@@ -34,10 +33,9 @@ from tests.support.runs import (
     result_of,
     train,
 )
+from tests.support.ways import profile_keys
 
-ONE_SHOT: dict[str, Any] = {
-    key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
-}
+ONE_SHOT: dict[str, Any] = profile_keys("one-shot")
 PLAIN: dict[str, Any] = {
     **{"solver": "ridge", "basis": "supervised", "basis_blocks": 2, "dtype": "float64"}
 }

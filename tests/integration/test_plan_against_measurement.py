@@ -17,7 +17,6 @@ from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.api import CollectRequest
 from retexo_fl.client.moved import moved_length
 from retexo_fl.client.preparation import load_parts
-from retexo_fl.config.profiles import PROFILES
 from retexo_fl.graph import Graph, Split
 from retexo_fl.graph.splits import make_split
 from retexo_fl.ledger import SERVER, TrafficLedger
@@ -25,6 +24,7 @@ from retexo_fl.simulation.links import Link, parse_link
 from tests.support.data import cora_dir
 from tests.support.measured_volume import MeasuredVolume, measured_gamma
 from tests.support.runs import configured, ledger_of, result_of, train
+from tests.support.ways import profile_keys
 
 #: Sparse features, more of them than a layer is wide, as Cora has.
 KEYS = {
@@ -137,6 +137,10 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 4, "algorithm": "standard", "update_bits": 4},
         {"clients": 4, "algorithm": "propagation", "model": "gcn"},
         {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM, "min_clients": 4},
+        pytest.param(
+            {"clients": 4, "algorithm": "drop", "sampler": "gns", "batch_nodes": 64},
+            marks=pytest.mark.devices,
+        ),
         {"clients": 4, "task": "links", "model": "gcn", "hidden": 8},
         # One client validates and does not train, then three do.
         {"clients": 5, "split": f"{__name__}:few_train", **QUORUM},
@@ -193,11 +197,7 @@ FAST, SLOW = "4g", "rate:2mbit/delay:5ms"
 MOST_MORE = {FAST: 0.05, SLOW: 0.2}
 MOST_LESS = 0.02
 #: Planned times are of stages as they are.
-LEAN = {
-    key.replace("-", "_"): value
-    for key, value in PROFILES["lean"].items()
-    if key not in {"rounds", "candidates"}
-}
+LEAN = profile_keys("lean", "rounds", "candidates")
 
 
 @pytest.mark.parametrize(

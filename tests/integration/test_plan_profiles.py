@@ -13,12 +13,13 @@ import pytest
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config.profiles import LAZY_PROFILES, PROFILES
+from retexo_fl.config.profiles import LAZY_PROFILES
 from tests.support.cli import CommandLine
 from tests.support.runs import configured, result_of, train
+from tests.support.ways import profile_keys
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 32, "model": "gcn", "rounds": 5, "patience": 0}
-LEAN: dict[str, Any] = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items()}
+LEAN: dict[str, Any] = profile_keys("lean")
 PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "weight_bits": 32}
 
 

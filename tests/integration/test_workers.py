@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from retexo_fl.client import factory
-from retexo_fl.config.profiles import PROFILES
 from retexo_fl.graph import GraphPartition, open_partition
 from tests.support.goals import write_goals
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import curves_of, model_bytes, result_of, train
+from tests.support.ways import profile_keys
 from tests.support.workers import PickledApp, train_in_workers
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3}
@@ -25,7 +25,7 @@ LEAN: dict[str, Any] = {
     **{"optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},
     **{"update_bits": 8, "weight_bits": 8, "row_bits": 8},
 }
-ONE_SHOT = {key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()}
+ONE_SHOT = profile_keys("one-shot")
 SCAFFOLD = {"local_steps": 3, "local_optimizer": "sgd", "local_correction": "scaffold"}
 MASKED = {"secure_aggregation": "masked"}
 BALANCED = {"metric": "roc-auc", "class_weights": "balanced", "loss": "focal:2"}

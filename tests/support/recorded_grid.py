@@ -25,10 +25,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from retexo_fl.config.profiles import profile_values
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import events_of, ledger_of, model_bytes, train
 from tests.support.valued_graphs import write_valued
+from tests.support.ways import profile_keys
 
 RECORD: Final = Path(__file__).with_suffix(".json")
 #: What all cells share.
@@ -108,10 +108,10 @@ def _cells_of_masks() -> Iterator[dict[str, Any]]:
 def keys_of(cell: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of a cell's training, without those of its place; a profile's with it."""
     chosen = dict(cell)
-    profile = profile_values(chosen.pop("profile", "retexo"))
+    of_profile = profile_keys(chosen.pop("profile", "retexo"))
     # So many rounds as the others; nothing is trained, or chosen, that the record does not know.
-    left_out = {"rounds", "candidates", "ridge-penalty", "floor"}
-    of_profile = {key.replace("-", "_"): v for key, v in profile.items() if key not in left_out}
+    for key in ("rounds", "candidates", "ridge_penalty", "floor"):
+        of_profile.pop(key, None)
     return KEYS | of_profile | chosen
 
 

@@ -1,4 +1,4 @@
-"""Keys of trainings as parameters of a test, with the mark of the addition that they take."""
+"""Keys of trainings as tests write them, and as parameters with the mark of their addition."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
+
+from retexo_fl.config.profiles import profile_values
+
+
+def profile_keys(name: str, *left_out: str) -> dict[str, Any]:
+    """Return the keys of a profile as tests write them, in snake case, without some."""
+    keys = {key.replace("-", "_"): value for key, value in profile_values(name).items()}
+    assert keys.keys() >= {*left_out}
+    return {key: value for key, value in keys.items() if key not in left_out}
 
 
 def takes_devices(keys: Mapping[str, Any]) -> bool:

@@ -25,7 +25,6 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
-from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import AgentUnreachable, RetexoError
 from retexo_fl.federation import exchange_with
 from retexo_fl.graph import GraphPartition
@@ -35,6 +34,7 @@ from tests.support.agents import AgentProcess, agents, assert_same_training, ret
 from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
 from tests.support.runs import configured, ledger_of, model_bytes, train
+from tests.support.ways import profile_keys
 
 pytestmark = pytest.mark.system
 
@@ -251,9 +251,7 @@ SUMS: dict[str, Any] = {**LEAN, "model": "gcn", "basis_rows": "choose"}
 #: What is compared with a regression at its end, which is better after so few rounds.
 FLOOR: dict[str, Any] = {**LEAN, "floor": "one-shot", "rounds": 1, "hidden": 64}
 #: No round at all.
-ONE_SHOT: dict[str, Any] = {
-    key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
-}
+ONE_SHOT: dict[str, Any] = profile_keys("one-shot")
 
 
 @pytest.mark.parametrize(

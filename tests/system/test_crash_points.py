@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.config.profiles import PROFILES
+from tests.support.ways import profile_keys
 
 pytestmark = pytest.mark.system
 
@@ -28,10 +28,7 @@ LEAN: dict[str, Any] = {
     **{"update_bits": 8, "weight_bits": 4, "row_bits": 8},
 }
 #: No round: both exchanges, and sums of products.
-ONE_SHOT: dict[str, Any] = {
-    key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
-}
-ONE_SHOT |= {"clients": 2, "model": "gcn"}
+ONE_SHOT: dict[str, Any] = {**profile_keys("one-shot"), "clients": 2, "model": "gcn"}
 #: Weights and updates in few bits where clients wait for each other within a round.
 TOGETHER: dict[str, Any] = {**KEYS, "algorithm": "standard", "update_bits": 8, "weight_bits": 4}
 #: What is killed at every message.

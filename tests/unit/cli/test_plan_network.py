@@ -13,9 +13,9 @@ from retexo_fl.cli.plan import _network_lines
 from retexo_fl.cli.tables import show
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.config.profiles import PROFILES
 from retexo_fl.errors import ConfigurationError
 from tests.support.cli import CommandLine
+from tests.support.ways import profile_keys
 
 ROUNDS = 4
 
@@ -65,8 +65,9 @@ def test_every_message_of_a_training_is_there() -> None:
 
 
 def lean(**keys: Any) -> dict[str, Any]:
-    more = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items()}
-    return network(**{**more, "rounds": ROUNDS, "model": "gcn", "basis_blocks": 3, **keys})
+    return network(
+        **{**profile_keys("lean"), "rounds": ROUNDS, "model": "gcn", "basis_blocks": 3, **keys}
+    )
 
 
 def asked(found: dict[str, Any]) -> list[tuple[Any, ...]]:
