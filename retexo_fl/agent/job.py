@@ -150,6 +150,7 @@ class AgentJob:
         )
         if limits.tell_sizes:
             self.client.count_sizes = partial(count_sizes, partition, config)
+        self.client.counts_cached &= limits.tell_sizes
         if not is_open:
             depot.admit_job(name, self._gate)
         self.answers.limit(

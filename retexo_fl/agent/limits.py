@@ -35,7 +35,8 @@ class Limits:
         require_secure_aggregation: Runs without masked sums are refused.
         least_clients: Fewest clients that a masked sum may be over.
         tell_sizes: The server is told how large the graph is, where keys of a run follow from that:
-            ends of edges, features other than zero, vectors of an exchange.
+            ends of edges, features other than zero, vectors of an exchange; and how many rows
+            mini-batches have read, where features are cached.
     """
 
     devices: str = ""

@@ -10,7 +10,7 @@ import numpy as np
 
 from retexo_fl.api.plan_cohorts import cohort_facts
 from retexo_fl.client.answers import sum_facts
-from retexo_fl.client.api import CollectRequest, EvaluateRequest, TrainRequest
+from retexo_fl.client.api import NUM_CACHED, CollectRequest, EvaluateRequest, TrainRequest
 from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.features import Features
@@ -75,6 +75,7 @@ def masked_size(
         label_numbers=lengths.label_words or lengths.label_sums,
         metric=Beside.of(lengths.metric or 0, counts=lengths.metric_counts),
         report=Beside.of(lengths.report, counts=lengths.report_counts),
+        cached=NUM_CACHED if lengths.counts_cached else 0,
         moved=tuple(map(moved_length, [CollectRequest, *in_rounds])),
     )
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from retexo_fl.client.api import (
+    NUM_CACHED,
     NUM_SIZES,
     BasisRequest,
     ChoiceRequest,
@@ -62,6 +63,7 @@ class SumFacts:
         in_batches: A round may be of some of a client's train nodes.
         least_loss: Of a node.
         counts_train: Right train nodes are counted in each round.
+        counts_cached: Rows that mini-batches have read by caches are counted, and told at the test.
     """
 
     update: int = 0
@@ -75,6 +77,7 @@ class SumFacts:
     in_batches: bool = False
     least_loss: float = 0.0
     counts_train: bool = False
+    counts_cached: bool = False
 
 
 def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
@@ -109,6 +112,7 @@ def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
         # What is the user's own may be anything.
         least_loss=-math.inf if is_plugin(config.loss) else 0.0,
         counts_train=config.has_candidates,
+        counts_cached=config.tells_cached_rows,
     )
 
 
@@ -190,6 +194,9 @@ def _evaluated(request: EvaluateRequest, facts: SumFacts) -> Iterator[Declared]:
     report = Count if facts.report_counts else Sum
     length = facts.report if request.nodes == "test" else 0
     yield report(name="report", length=length, over="examples")
+    if request.nodes == "test" and facts.counts_cached:
+        # Bytes are more than counts have bits for.
+        yield Sum(name="cached", length=NUM_CACHED, is_list=True, unit=1.0, least=0.0)
 
 
 def _predicted(_: PredictRequest, facts: SumFacts) -> Iterator[Declared]:
@@ -306,8 +313,16 @@ KEYLESS: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_k
 LACKING_PUBLISH: Final = PublishAnswer(lacks_weights=True)
 
 
-def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
-    """Say how some nodes were judged; ``own`` is the client's figure, or nothing."""
+def evaluate_answer(
+    tally: Tally, own: tuple[float, ...], cached: tuple[float, ...] = ()
+) -> EvaluateAnswer:
+    """Say how some nodes were judged.
+
+    Args:
+        tally: Of its trainer.
+        own: The client's figure, or nothing.
+        cached: What mini-batches have read by caches (:attr:`.CachedRows.numbers`), or nothing.
+    """
     return EvaluateAnswer(
         examples=tally.count,
         loss_sum=tally.loss_sum,
@@ -315,4 +330,5 @@ def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
         metric=SparseSums.of(tally.metric_sums),
         report=SparseSums.of(tally.report_sums),
         own=own,
+        cached=cached,
     )

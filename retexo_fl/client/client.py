@@ -74,6 +74,7 @@ class GraphClient(Answering):
             clear.
         count_sizes: Returns the fields of :class:`.GraphSizes`; none where its owner does not want
             the server told how large its graph is.
+        counts_cached: It tells at the test what its mini-batches have read by caches.
     """
 
     least_validation: int = 0
@@ -105,7 +106,7 @@ class GraphClient(Answering):
         self._beyond = self.shape.beyond
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
         facts = sum_facts(config, self.shape.classes)
-        self._counts_train = facts.counts_train
+        self._counts_train, self.counts_cached = facts.counts_train, facts.counts_cached
         self._sealing = sealing_of(config, facts, job=job, client=partition.client, store=store)
         self.masks = self._sealing.masks
         self.crossing = self.crossing_class(

@@ -258,7 +258,8 @@ def _whole(told: Sequence[tuple[Declared, Any]], above: int, below: int) -> tupl
         length = item.length or 0
         into = found[at : at + length]
         if not isinstance(value, SparseSums):
-            into[:] = value
+            # A list that is left out is of zeros.
+            into[:] = 0.0 if isinstance(value, tuple) and not value else value
         else:
             # None of no nodes; all answers have the same form.
             into[:] = value.array() if value.length else 0.0

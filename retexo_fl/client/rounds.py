@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from retexo_fl.client.answers import evaluate_answer, train_answer
-from retexo_fl.client.api import EvaluateAnswer, EvaluateRequest, TrainAnswer, TrainRequest
+from retexo_fl.client.api import (
+    EvaluateAnswer,
+    EvaluateRequest,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+)
 from retexo_fl.client.client import GraphClient
 from retexo_fl.ledger import PeerTraffic
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.selection import Score
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
+#: Of what its mini-batches have read, until the test: rounds may be of other processes.
+_CACHED: Final = "cached-rows"
 
 
 class TrainingClient(GraphClient):
@@ -65,6 +75,8 @@ class TrainingClient(GraphClient):
         again = self._is_again(request)
         if update is None:
             return self._sealing.answered(request, None, weights, len(weights), again=again)
+        if update.cached:
+            self._note_cached(request.ticket, update.cached)
         if "train" not in self.part.uses:
             # Peers' nodes, too, give a gradient.
             update = replace(update, update_sum=np.zeros_like(update.update_sum))
@@ -84,11 +96,28 @@ class TrainingClient(GraphClient):
         answer = None
         if tally is not None:
             own: tuple[float, ...] = ()
+            cached: tuple[float, ...] = ()
             if self._config.per_client_metrics and request.nodes == "test":
                 own = self._own_figure(tally)
-            answer = evaluate_answer(tally, own)
+            if self.counts_cached and request.nodes == "test":
+                cached = self._cached_before(request.ticket).numbers
+            answer = evaluate_answer(tally, own, cached if any(cached) else ())
         again = self._is_again(request)
         return self._sealing.answered(request, answer, weights, again=again)
+
+    def _note_cached(self, ticket: Ticket, cached: tuple[int, ...]) -> None:
+        """Add what a round has read to what is told at the test."""
+        numbers = (self._cached_before(ticket) + CachedRows.of(cached)).numbers
+        facts = {"attempt": ticket.attempt, "numbers": numbers}
+        self._store.put_note(_CACHED, json.dumps(facts).encode())
+
+    def _cached_before(self, ticket: Ticket) -> CachedRows:
+        """Return what rounds of the attempt have read."""
+        content = self._store.note(_CACHED)
+        known = {} if content is None else json.loads(content)
+        if known.get("attempt") != ticket.attempt:
+            return CachedRows()
+        return CachedRows.of(known["numbers"])
 
     def _own_figure(self, tally: Tally) -> tuple[float, ...]:
         """Return what the metric makes of its own nodes alone; nothing where that is undefined."""

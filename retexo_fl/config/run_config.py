@@ -742,6 +742,18 @@ class RunConfig:
         )
 
     @property
+    def tells_cached_rows(self) -> bool:
+        """Whether clients tell at the test what mini-batches have read where features are cached.
+
+        Under masks all tell it or none, so that the run's own keys decide: a sampler that caches,
+        or a GPU by name. Else who has no cache tells nothing.
+        """
+        if self.sampler == "none":
+            return False
+        caches = self.sampler == "gns" or "cuda" in self.devices
+        return caches or self.secure_aggregation != "masked"
+
+    @property
     def stages(self) -> int:
         """How many stages there are: one for each layer, or one that trains all layers.
 

@@ -19,6 +19,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.methods.forecasts import LAZY, STANDARD, forecast_of
 from retexo_fl.report import write_report
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.result import (
     ClientRow,
     LabelRow,
@@ -51,6 +52,7 @@ class TrainingOutcome:
         test: The selected model on the test nodes of all clients.
         report_sums: Of the test (:func:`~retexo_fl.training.judging.report_sums`).
         own_figures: By client, its own figure of the test, where they were asked for.
+        cached: What mini-batches, which are of the last stage, have read by caches; None without.
         network: What the grid modelled of the network in the last attempt; None where nothing was.
     """
 
@@ -62,6 +64,7 @@ class TrainingOutcome:
     test: Score
     report_sums: np.ndarray
     own_figures: Mapping[int, float]
+    cached: CachedRows | None = None
     network: Network | None = None
 
 
@@ -125,7 +128,10 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
             *outcome.warnings,
             *end_warnings(config, job, outcome.report_sums),
         ),
-        stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
+        stages=tuple(
+            _stage_row(config, stage, outcome.cached if stage is job.outcomes[-1] else None)
+            for stage in job.outcomes
+        ),
         volumes=job.ledger.totals(),
         seconds={
             "total": total_s,
@@ -147,7 +153,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
     )
 
 
-def _stage_row(config: RunConfig, stage: StageOutcome) -> StageResult:
+def _stage_row(config: RunConfig, stage: StageOutcome, cached: CachedRows | None) -> StageResult:
     return StageResult(
         layer=stage.stage,
         rounds=stage.rounds,
@@ -158,6 +164,7 @@ def _stage_row(config: RunConfig, stage: StageOutcome) -> StageResult:
         train_accuracy=stage.score.train_accuracy,
         candidate=stage.candidate,
         tried=stage.choice,
+        cached=cached,
     )
 
 

@@ -45,6 +45,7 @@ from retexo_fl.run_log.events import (
     FloorCompared,
     RoundClosed,
     RoundsLost,
+    RowsCounted,
     StageClosed,
     Started,
     Waiting,
@@ -135,6 +136,13 @@ class ServerLoop(Follower):
             self._strategy.start(self.grid)
         self._strategy.test(self.grid)
         test, stage = self._strategy.score, self._strategy.training.stage
+        cached = stage.cached if stage.cached.batches else None
+        if cached is not None:
+            self.run.log.record(
+                RowsCounted(
+                    stage=stage.ticket.stage, cached=cached, bytes_payload=self._payload_bytes()
+                )
+            )
         self._finish(test, stage.report_sums)
         outcome = TrainingOutcome(
             config=self.config,
@@ -145,6 +153,7 @@ class ServerLoop(Follower):
             test=test,
             report_sums=stage.report_sums,
             own_figures=stage.own_figures,
+            cached=cached,
             network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)

@@ -20,6 +20,7 @@ from retexo_fl.run_log.events import (
     Finished,
     FloorCompared,
     RoundClosed,
+    RowsCounted,
     StageClosed,
     Started,
     Waiting,
@@ -142,13 +143,19 @@ def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
 
 
 def _fits(course: RunCourse) -> list[str]:
-    """Return a line for each stage of which more is known than its validation."""
-    return [
+    """Return a line for each stage of which more is known than its validation, or that cached."""
+    known = [
         f"stage {stage.index}: validation {format_metric(stage.metric, stage.best_value)}, "
         f"{', '.join(map(plain_text, stage.kept))}"
         for stage in course.stages
         if stage.kept
     ]
+    cached = [
+        f"stage {stage.index}: {stage.cached.sentence}"
+        for stage in course.stages
+        if stage.cached is not None
+    ]
+    return [*known, *cached]
 
 
 def _short_of(course: RunCourse) -> list[str]:
@@ -271,6 +278,8 @@ def _plain_line(
             line = chosen.sentence
         case FloorCompared(chosen=floor):
             line = plain_text(floor.sentence)
+        case RowsCounted(stage=stage, cached=cached):
+            line = f"stage {stage}: {cached.sentence}"
         case ExchangeClosed():
             line = _plain_exchange(event)
         case RoundClosed(absent=absent) if _tenth_so_far(event, course) != before[0] or (

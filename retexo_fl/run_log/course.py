@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
@@ -19,6 +20,7 @@ from retexo_fl.run_log.events import (
     Moved,
     RoundClosed,
     RoundsLost,
+    RowsCounted,
     StageClosed,
     Started,
     TriedCandidate,
@@ -44,6 +46,7 @@ class StageCourse:
         exchange: The end of its exchange.
         rounds: Its rounds by number, one that an attempt repeated as that attempt had it.
         end: Its end.
+        cached: What its mini-batches have read where devices cache features; None where none does.
         moved_bytes: Payload bytes of the run at its last event, or None before the first.
         metric: By which weights are selected.
     """
@@ -54,6 +57,7 @@ class StageCourse:
     exchange: ExchangeClosed | None = None
     rounds: dict[int, RoundClosed] = field(default_factory=dict)
     end: StageClosed | None = None
+    cached: CachedRows | None = None
     moved_bytes: int | None = None
     metric: str = "accuracy"
     _latest: RoundClosed | None = None
@@ -269,6 +273,9 @@ class RunCourse:
             self.chosen_rows = event.chosen
         elif isinstance(event, FloorCompared):
             self.chosen_floor = event.chosen
+        elif isinstance(event, RowsCounted):
+            self._grow(event.stage + 1)
+            self.stages[event.stage].cached = event.cached
         elif isinstance(event, RoundsLost):
             self.lost.update(dict.fromkeys(event.rounds))
         elif isinstance(event, ExchangeClosed | RoundClosed | StageClosed):

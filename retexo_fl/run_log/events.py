@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from retexo_fl.errors import RunDirectoryError
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.json_form import OMITTED, read
@@ -227,6 +228,15 @@ class StageClosed(Moved):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsCounted(Moved):
+    """What mini-batches of a stage have read where devices cache features, told at the test."""
+
+    name: ClassVar[str] = "cached_rows"
+    stage: int
+    cached: CachedRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(Moved):
     """The selected model is tested.
 
@@ -279,7 +289,7 @@ EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
         kind.name: kind
         for kind in (
             *(Started, RoundsLost, Waiting, BasisChosen, FloorCompared, ExchangeClosed),
-            *(RoundClosed, StageClosed, Finished),
+            *(RoundClosed, StageClosed, RowsCounted, Finished),
         )
     }
 )

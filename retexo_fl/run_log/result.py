@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.ledger import KINDS, MEASURES, RARE_KINDS
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import TriedCandidate
@@ -68,6 +69,8 @@ class StageResult:
 
     ``train_accuracy`` is None where it is not counted. ``candidate`` says as what the stage was
     kept, empty as it is, ``tried`` what it was trained as, where that is more than one thing.
+    ``cached`` is what its mini-batches have read in the last attempt where devices cache features;
+    None where none does.
     """
 
     layer: int
@@ -79,6 +82,7 @@ class StageResult:
     train_accuracy: float | None = field(default=None, metadata=OMITTED)
     candidate: str = field(default="", metadata=OMITTED)
     tried: tuple[TriedCandidate, ...] = field(default=(), metadata=OMITTED)
+    cached: CachedRows | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

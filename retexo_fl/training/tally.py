@@ -99,12 +99,15 @@ class LayerUpdate:
         train: Over the train nodes, at the incoming weights with dropout; layer by layer with
             ``correct``.
         validation: Over the validation nodes, at the incoming weights, without dropout.
+        cached: What was read for it where devices cache features (:attr:`.CachedRows.numbers`);
+            empty where none does.
     """
 
     update_sum: np.ndarray
     spans: np.ndarray | None = None
     train: Tally
     validation: Tally
+    cached: tuple[int, ...] = ()
 
 
 @torch.no_grad()

@@ -312,6 +312,7 @@ class MaskedSize:
         label_numbers: Of 64 bits, that a loss needs of all labels.
         metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
         report: The same of the report of the test.
+        cached: Numbers of 64 bits that tell at the test what was read by caches.
         moved: Numbers of 64 bits that say what was moved: for an exchange; where vectors cross in
             rounds, inside a round and inside an evaluation, too.
     """
@@ -328,6 +329,7 @@ class MaskedSize:
     label_numbers: int
     metric: Beside
     report: Beside
+    cached: int = 0
     moved: tuple[int, ...]
 
     def asked(self, *uses: str) -> int:
@@ -462,7 +464,8 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         numbers_bytes = Ring(MASKED_GRAM_BITS).size(solved_values(shape.floor))
         yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(validating, judged)
-    yield from asked(everyone, judged + size.report, moved=in_evaluation)
+    tested = judged + size.report + Beside(wide=size.cached)
+    yield from asked(everyone, tested, moved=in_evaluation)
 
 
 def masked_update_bytes(values: int, bits: int, terms: int) -> int:

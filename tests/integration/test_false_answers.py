@@ -40,10 +40,15 @@ def parts() -> list[GraphPartition]:
     return make_parts(make_config({"clients": 2}))
 
 
-def _train(out: Path, kind: str, changes: dict[str, Any], **keys: Any) -> None:
+def _train(
+    out: Path, kind: str, changes: dict[str, Any], *, of_test: bool = False, **keys: Any
+) -> None:
     """Train while client 1's answers to messages of one kind say something else."""
 
     def lie(message: Message, reply: Message) -> Message:
+        asked = message.content.config_records["retexo"]
+        if of_test and asked.get("nodes") != "test":
+            return reply
         if message.metadata.message_type == kind and message.metadata.dst_node_id == _LIAR:
             told = reply.content
             found: list[Any] = [*told.metric_records.values(), *told.config_records.values()]
@@ -147,12 +152,46 @@ def test_sums_of_a_metric_are_those_of_its_classes(
 def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
     tmp_path: Path, count: int, is_refused: bool
 ) -> None:
-    keys = {"algorithm": "drop", "sampler": "full", "batch_nodes": 4, "codec": "lossless"}
+    sampled = {"sampler": "full", "batch_nodes": 4}
+    keys: dict[str, Any] = {"algorithm": "drop", "codec": "lossless", **sampled}
     if not is_refused:
         _train(tmp_path / "run", api.TRAIN.message_type, {"num-examples": count}, **keys)
         return
     with pytest.raises(RemoteProtocolError, match=r"^client 1: num-examples is .*; expected 1 to"):
         _train(tmp_path / "run", api.TRAIN.message_type, {"num-examples": count}, **keys)
+
+
+@pytest.mark.devices
+@pytest.mark.parametrize(
+    ("told", "sampler", "refused"),
+    [
+        ([4.0, 2.0, 1.0, 8.0, 0.0], "full", ""),
+        ([4.0, 2.0, 1.0, 8.0], "full", "cached is .*; expected 5 counts"),
+        ([4.0, 2.5, 1.0, 8.0, 0.0], "full", "cached is .*; expected 5 counts"),
+        ([4.0, 2.0, 1.0, 2.0**63, 0.0], "full", "cached is .*; expected 5 counts"),
+        ([4.0, -2.0, 1.0, 8.0, 0.0], "full", "cached is .*; expected a number from 0"),
+        ([4.0, 2.0, 1.0, 8.0, 0.0], "none", "it tells cached rows; expected none"),
+    ],
+)
+def test_cached_rows_are_counts_where_any_are_told(
+    tmp_path: Path, told: list[float], sampler: str, refused: str
+) -> None:
+    keys: dict[str, Any] = {"algorithm": "drop", "sampler": sampler, "codec": "lossless"}
+    run = tmp_path / "run"
+    changes = {"cached": told}
+    if not refused:
+        _train(run, api.EVALUATE.message_type, changes, of_test=True, **keys)
+        (stage,) = result_of(run)["stages"]
+        assert stage["cached"]["rows"] == 3
+        return
+    with pytest.raises(RemoteProtocolError, match=f"^client 1: {refused}"):
+        _train(run, api.EVALUATE.message_type, changes, of_test=True, **keys)
+
+
+def test_cached_rows_are_told_at_the_test_alone(tmp_path: Path) -> None:
+    changes = {"cached": [4.0, 2.0, 1.0, 8.0, 0.0]}
+    with pytest.raises(RemoteProtocolError, match="^client 1: it tells cached rows; expected none"):
+        _train(tmp_path / "run", api.EVALUATE.message_type, changes)
 
 
 ASKED = PredictRequest(

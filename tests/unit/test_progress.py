@@ -218,6 +218,18 @@ def test_live_table_quiet_writes_nothing(terminal: bool) -> None:
     assert _written(console) == ""
 
 
+def test_what_mini_batches_read_by_caches_is_a_line_of_its_stage() -> None:
+    *before, end = events(Recipe())
+    counts = {"batches": 3, "rows": 10, "hits": 4, "misses": 6, "gpu_bytes": 240, "cpu_bytes": 0}
+    cached = {"event": "cached_rows", "stage": 1, "cached": counts, "bytes_payload": 3_600_000}
+    said = "10 rows read in mini-batches, 4 cached (40.0 %), 6 not, 240 B copied to GPUs"
+    found = [*before, cached, end]
+    lines = _shown(found, terminal=False).splitlines()
+    assert lines[-2] == f"stage 1: {said}, 3.6 MB moved"
+    assert f"stage 1: {said}" in " ".join(line.strip() for line in _screen(found))
+    assert "mini-batches" not in _shown([*before, end], terminal=True)
+
+
 def test_live_table_says_nothing_of_events_for_the_report() -> None:
     assert _shown([{"event": "history_lost", "rounds": [[0, 1, 2]]}], terminal=False) == ""
 

@@ -14,6 +14,8 @@ from retexo_fl.ledger import PeerTraffic
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
+#: What is told of cached rows (:attr:`.CachedRows.numbers`).
+NUM_CACHED: Final = 5
 #: Of a count among them.
 _COUNT_BYTES: Final = (1, 2, 4)
 
@@ -166,6 +168,8 @@ class EvaluateAnswer:
         report: Of the test, what its report is made of (:func:`.report_sums`).
         own: Of the test, with ``per-client-metrics``, the client's own figure; empty where its
             nodes leave that undefined.
+        cached: Of the test, what mini-batches of the attempt have read where devices cache features
+            (:attr:`.CachedRows.numbers`); empty where none does.
         traffic: Of exchanges that the evaluation took.
         lacks_weights: As in :class:`TrainAnswer`.
     """
@@ -176,6 +180,7 @@ class EvaluateAnswer:
     metric: SparseSums = field(default_factory=SparseSums)
     report: SparseSums = field(default_factory=SparseSums)
     own: tuple[float, ...] = ()
+    cached: tuple[float, ...] = ()
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
 

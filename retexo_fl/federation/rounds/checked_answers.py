@@ -30,6 +30,7 @@ from retexo_fl.federation.asking.ask import T
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.masking.agreement import USES
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.training.label_facts import ALL_USES
 
 #: Of a feature recipe.
@@ -169,6 +170,18 @@ def check_own(who: Who, answer: EvaluateAnswer, *, nodes: str) -> None:
     with named(who):
         _demand("numbers of own", len(answer.own), 0, 1 if nodes == "test" else 0)
     _demand_finite(who, "own", *answer.own)
+
+
+def cached_rows(who: Who, answer: EvaluateAnswer, *, facts: SumFacts, nodes: str) -> CachedRows:
+    """Return what a client's mini-batches, or those of several, have read by caches.
+
+    Raises:
+        RemoteProtocolError: It is told where nothing is, or no counts.
+    """
+    with named(who):
+        if nodes != "test" or not facts.counts_cached:
+            raise RemoteProtocolError("it tells cached rows; expected none, as of its run")
+        return CachedRows.of(answer.cached)
 
 
 def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:

@@ -23,9 +23,10 @@ from retexo_fl.federation.aggregators import RoundFacts, make_aggregator
 from retexo_fl.federation.asking import Answers, Ask, Round, Who, members, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
-from retexo_fl.federation.rounds.checked_answers import check_own
+from retexo_fl.federation.rounds.checked_answers import cached_rows, check_own
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import BestWeights, Score, add_answer
@@ -65,6 +66,7 @@ class StageTraining:
         cut: How many of their values were too large for the grid, and cut.
         report_sums: Of all clients, after the test; may be empty.
         own_figures: By client, its own figure of the test, where they were asked for.
+        cached: What mini-batches of the attempt have read by caches, known after the test.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class StageTraining:
         self.cut: int | None = state.cut
         self.report_sums: np.ndarray = np.zeros(0)
         self.own_figures: dict[int, float] = {}
+        self.cached = CachedRows()
         self._config = config
         self._clients = clients
         self._participants = participants
@@ -250,6 +253,8 @@ class StageTraining:
             found = add_answer(found, judged_nodes(answer))
             if answer.own:
                 self.own_figures[members(who)[0]] = answer.own[0]
+            if answer.cached:
+                self.cached += cached_rows(who, answer, facts=self._sum_facts, nodes=nodes)
         return found
 
     def state(self) -> StageState:

@@ -103,6 +103,7 @@ ANSWERS: list[object] = [
         loss_sum=math.inf,
         correct=1,
         metric=SparseSums(length=5, places=(4,), values=(0.3,)),
+        cached=(3.0, 2.0, 1.0, 2.0**50, 0.0),
         traffic=ROUND,
     ),
     PredictAnswer(

@@ -122,6 +122,17 @@ def test_the_sum_of_judgements_says_what_clients_say_together(lengths: SumFacts)
     assert (found.metric, found.report) == (SparseSums(), SparseSums())
 
 
+def test_who_has_read_nothing_by_a_cache_adds_zeros_to_what_others_have() -> None:
+    facts = replace(REAL, counts_cached=True)
+    answers = [judged(client) for client in range(CLIENTS)]
+    told = [replace(answers[0], cached=(2, 5, 1, 2**50, 0)), *answers[1:]]
+    found = added(asked_to_judge("test"), facts, told, np.zeros(0))
+    assert found.cached == (2.0, 5.0, 1.0, 2.0**50, 0.0)
+    asked = {nodes: form_of(asked_to_judge(nodes), facts) for nodes in ("test", "validation")}
+    assert asked["test"].wide - form_of(asked_to_judge("test"), REAL).wide == 5
+    assert asked["validation"] == form_of(asked_to_judge("validation"), REAL)
+
+
 def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None:
     labels = [LabelsAnswer(uses=(1, 2, 3, 4, 5, c), sums=(0.5, -c)) for c in range(CLIENTS)]
     found = added(LabelsRequest(ticket=TICKET), REAL, labels, np.zeros(0))

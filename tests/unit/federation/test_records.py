@@ -153,6 +153,7 @@ ANSWERS: list[object] = [
         training_traffic=PeerTraffic(sent=TRAFFIC),
     ),
     EvaluateAnswer(examples=0, loss_sum=0.0, correct=0),
+    EvaluateAnswer(examples=1, loss_sum=0.0, correct=0, cached=(3.0, 2.0, 1.0, 2.0**50, 0.0)),
     SummaryAnswer(summary=PARCELS),
     ColumnsAnswer(
         client=2,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from retexo_fl.errors import RunDirectoryError
+from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
     EVENTS,
@@ -19,6 +20,7 @@ from retexo_fl.run_log.events import (
     Finished,
     RoundClosed,
     RoundsLost,
+    RowsCounted,
     Started,
     Waiting,
     event_of,
@@ -51,6 +53,7 @@ WRITTEN: list[Event] = [
     Waiting(stage=0, purpose="exchange", clients=(0, 4), lacks=(7, None), open_s=3.5),
     BasisChosen(chosen=ChosenRows.of(0.25, 0.5), bytes_payload=9),
     BasisChosen(chosen=ChosenRows.of(), bytes_payload=9),
+    RowsCounted(stage=0, cached=CachedRows.of((1, 2, 3, 4, 5)), bytes_payload=9),
     ExchangeClosed(stage=0, vectors=5, missing=0, error_bound=0.5, bytes_payload=9),
     ROUND,
     Finished(test_accuracy=None, test_metric=0.5, bytes_payload=9),

@@ -28,6 +28,21 @@ _DEVIATIONS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Rows of some nodes on a device, and what it took to bring them there.
+
+    Attributes:
+        rows: (n, D) on the device.
+        hits: How many of them a cache had; None on a device without one.
+        copied_bytes: Of what was copied, to fill the cache included.
+    """
+
+    rows: torch.Tensor
+    hits: int | None = None
+    copied_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheChoice:
     """What of its rows a device keeps.
 
@@ -79,21 +94,28 @@ class DeviceRows:
         """Rows that the cache can hold."""
         return self._cache.capacity
 
-    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
-        """Return the (n, D) rows of (n,) nodes; the cache of ``epoch`` is filled where need be."""
+    def of(self, nodes: np.ndarray, epoch: int) -> ReadRows:
+        """Return the rows of (n,) nodes; the cache of ``epoch`` is filled where need be."""
         with self._lock:
             if self._is_unsure:
                 self._open(self._cache.capacity)
+            counts = self._cache.counts
+            hits, copied_bytes = counts.hits, counts.bytes_copied
             try:
                 wanted = self._wanted(epoch)
                 if wanted is not None and wanted is not self._filled:
                     self._cache.fill(wanted)
                     self._filled = wanted
-                return self._cache.rows(nodes)
+                rows = self._cache.rows(nodes)
             except BaseException:
                 # It may take rows for copied that never were.
                 self._is_unsure = True
                 raise
+            return ReadRows(
+                rows=rows,
+                hits=counts.hits - hits,
+                copied_bytes=counts.bytes_copied - copied_bytes,
+            )
 
     def retreat(self) -> bool:
         """Keep half as many rows, to free memory for a batch; return whether there were any."""

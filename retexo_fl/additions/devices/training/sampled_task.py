@@ -13,7 +13,9 @@ import torch
 from retexo_fl.additions.devices.sampling.adjacency import Adjacency
 from retexo_fl.additions.devices.sampling.base import Sampler
 from retexo_fl.additions.devices.sampling.features import FeatureStore
-from retexo_fl.additions.devices.training.device_rows import CacheChoice, DeviceRows
+from retexo_fl.additions.devices.sampling.gns import GnsSampler
+from retexo_fl.additions.devices.training.cache_counts import counts_as_numbers
+from retexo_fl.additions.devices.training.device_rows import CacheChoice, DeviceRows, ReadRows
 from retexo_fl.additions.devices.training.sampled import SampledBatch, SampledEdges, SampledModel
 from retexo_fl.additions.devices.training.sampler_choice import SamplerChoice
 from retexo_fl.additions.devices.workers.task import Share, ShareSums
@@ -105,8 +107,8 @@ class ClientGraph:
 class Rows(Protocol):
     """Brings input rows to where the model is."""
 
-    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
-        """Return the (n, D) rows of (n,) nodes."""
+    def of(self, nodes: np.ndarray, epoch: int) -> ReadRows:
+        """Return the rows of (n,) nodes."""
         ...
 
     def retreat(self) -> bool:
@@ -122,6 +124,7 @@ class Rows(Protocol):
 class _Prepared:
     batch: SampledBatch
     dropout: KeyedDropout
+    counts: Mapping[str, float]
 
 
 class SampledTask:
@@ -141,7 +144,8 @@ class SampledTask:
         """Differentiate the roots' losses."""
         assert isinstance(prepared, _Prepared)
         found = self._in_memory(lambda: self._model.sums(weights, prepared.batch, prepared.dropout))
-        numbers = {"loss_sum": found.loss_sum, "count": found.count, "correct": found.correct}
+        sums = {"loss_sum": found.loss_sum, "count": found.count, "correct": found.correct}
+        numbers = {**sums, **prepared.counts}
         return ShareSums(gradient_sum=found.gradient_sum, numbers=numbers, notes=self._rows.notes())
 
     def _in_memory(self, compute: Callable[[], Found]) -> Found:
@@ -164,7 +168,7 @@ class SampledTask:
 
     def _prepared(self, share: Share) -> _Prepared:
         sample = self._sampler.sample(share.items, epoch=share.epoch, batch=share.batch)
-        rows = self._rows.of(sample.nodes, share.epoch)
+        read = self._rows.of(sample.nodes, share.epoch)
         settings = self._settings
         dropout = KeyedDropout(
             rate=settings.dropout,
@@ -173,7 +177,11 @@ class SampledTask:
             round=share.numbers[ROUND],
             step=share.numbers[STEP],
         )
-        return _Prepared(batch=self._model.prepare(sample, rows), dropout=dropout)
+        return _Prepared(
+            batch=self._model.prepare(sample, read.rows),
+            dropout=dropout,
+            counts=counts_as_numbers(read),
+        )
 
 
 def make_sampled_task(
@@ -192,21 +200,35 @@ def make_sampled_task(
     )
     store = FeatureStore(graph.rows)
     if device.type == "cpu":
-        return SampledTask(sampler, model, _HostRows(store, settings.buffers), settings)
+        return SampledTask(sampler, model, _HostRows(store, sampler, settings.buffers), settings)
     return SampledTask(sampler, model, DeviceRows(store, device, sampler, settings.cache), settings)
 
 
 class _HostRows:
-    """Rows in the host's memory, in buffers that are used in turn."""
+    """Rows in the host's memory, in buffers that are used in turn; for one thread."""
 
-    def __init__(self, store: FeatureStore, buffers: int) -> None:
+    def __init__(self, store: FeatureStore, sampler: Sampler, buffers: int) -> None:
         self._store = store
         self._buffers = cycle([store.buffer() for _ in range(buffers)])
+        self._gns = sampler if isinstance(sampler, GnsSampler) else None
+        self._cached = np.empty(0, np.int64)
+        self._is_cached = np.zeros(store.num_rows, bool)
 
-    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
-        """Gather."""
-        del epoch
-        return self._store.gather(nodes, next(self._buffers).view(len(nodes)))
+    def of(self, nodes: np.ndarray, epoch: int) -> ReadRows:
+        """Gather; of the cache of ``gns``, which saves nothing here, hits are counted."""
+        rows = self._store.gather(nodes, next(self._buffers).view(len(nodes)))
+        if self._gns is None:
+            return ReadRows(rows=rows)
+        cached = self._gns.cached_nodes(epoch)
+        if cached is not self._cached:
+            self._is_cached[self._cached] = False
+            self._is_cached[cached] = True
+            self._cached = cached
+        return ReadRows(
+            rows=rows,
+            hits=int(np.count_nonzero(self._is_cached[nodes])),
+            copied_bytes=len(nodes) * self._store.row_bytes,
+        )
 
     def retreat(self) -> bool:
         """Keep nothing, as before."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from retexo_fl.additions.devices.sampling.workloads import root_workloads
+from retexo_fl.additions.devices.training.cache_counts import CacheCounter
 from retexo_fl.additions.devices.training.client_devices import ClientDevices
 from retexo_fl.additions.devices.training.measured_balance import MeasuredBalance
 from retexo_fl.additions.devices.training.sampled_task import (
@@ -91,6 +92,7 @@ class SampledTrainer:
         self._balance = MeasuredBalance(
             devices.num_workers, mode=batches.balance, client=batches.client, unit="epoch"
         )
+        self._counter = CacheCounter(batches.client)
         self._per_epoch = -(-len(graph.train) // batches.batch_nodes)
         self._workloads: np.ndarray | None = None
         self._task: OpenTask | None = None
@@ -128,9 +130,12 @@ class SampledTrainer:
             DeviceFailed: A device did not answer.
         """
         assert dropout == self._batches.settings.dropout, "devices know the rate beforehand"
+        # What a round that failed has read is in the log alone.
+        self._counter.taken()
         update_sum, train = self._trained(weights, round_number, correction)
+        cached = self._counter.taken()
         validation = yield from self._whole.tally_steps(weights, "validation")
-        return LayerUpdate(update_sum=update_sum, train=train, validation=validation)
+        return LayerUpdate(update_sum=update_sum, train=train, validation=validation, cached=cached)
 
     def tally_steps(self, weights: np.ndarray, which: str) -> Steps[Tally]:
         """Judge weights on the ``train``, ``validation`` or ``test`` nodes, without dropout."""
@@ -138,6 +143,7 @@ class SampledTrainer:
 
     def close(self) -> None:
         """Let the devices go; the next round asks for them again."""
+        self._counter.log()
         if self._task is not None:
             self._task.close()
             self._task = None
@@ -181,6 +187,7 @@ class SampledTrainer:
             logger.warning("devices client=%d %s", self._batches.client, note)
         assert found.gradient_sum is not None, "a mini-batch has at least one root"
         assert found.numbers["count"] == plan.count(batch), "every root is computed once"
+        self._counter.add(found.numbers)
         self._learn(plan, batch, found)
         return PassSums(
             gradient_sum=found.gradient_sum,

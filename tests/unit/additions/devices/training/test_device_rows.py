@@ -79,7 +79,7 @@ def test_rows_are_those_of_the_nodes_that_a_mini_batch_reads(
         for batch in range(BATCHES):
             roots = np.arange(batch, NODES, BATCHES)
             nodes = sampler.sample(roots, epoch=epoch, batch=batch).nodes
-            np.testing.assert_array_equal(rows.of(nodes, epoch).numpy(), FEATURES[nodes])
+            np.testing.assert_array_equal(rows.of(nodes, epoch).rows.numpy(), FEATURES[nodes])
     assert (rows.counts.hits > 0) == (places > 0)
 
 
@@ -113,11 +113,14 @@ def test_rows_of_the_largest_degree_stay(room: Callable[[int], None]) -> None:
     rows, store = rows_of(NEIGHBOUR)
     degrees = np.bincount(ADJACENCY.indices, minlength=NODES)
     largest = np.argsort(-degrees, kind="stable")[:40]
-    for _ in range(2):
-        rows.of(largest, 0)
+    found = [rows.of(largest, 0) for _ in range(2)]
     assert (rows.counts.hits, store.rows_read) == (80, 40)
-    rows.of(np.setdiff1d(np.arange(NODES), largest), 1)
+    found.append(rows.of(np.setdiff1d(np.arange(NODES), largest), 1))
     assert (rows.counts.hits, store.rows_read) == (80, NODES)
+    # What fills the cache is copied for who comes first.
+    others = (NODES - 40) * ROW_BYTES
+    assert [one.hits for one in found] == [40, 40, 0]
+    assert [one.copied_bytes for one in found] == [40 * ROW_BYTES, 0, others]
 
 
 def test_tasks_of_a_process_share_what_was_free_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +146,7 @@ def test_a_smaller_cache_brings_the_same_rows(
     nodes = DRAWS.permutation(NODES)[:50]
     said: list[str] = []
     for _ in range(10):
-        np.testing.assert_array_equal(rows.of(nodes, 0).numpy(), FEATURES[nodes])
+        np.testing.assert_array_equal(rows.of(nodes, 0).rows.numpy(), FEATURES[nodes])
         if not rows.retreat():
             break
         said.extend(rows.notes())
@@ -187,7 +190,7 @@ def test_rows_that_never_came_are_not_taken_for_kept(
         with pytest.raises(torch.OutOfMemoryError):
             rows.of(nodes, 0)
     for _ in range(2):
-        np.testing.assert_array_equal(rows.of(nodes, 0).numpy(), FEATURES[nodes])
+        np.testing.assert_array_equal(rows.of(nodes, 0).rows.numpy(), FEATURES[nodes])
     assert rows.capacity > 0
 
 
@@ -271,7 +274,7 @@ def test_several_threads_get_rows_at_once(sampler: Sampler, room: Callable[[int]
         together.wait(10)
         for epoch in range(20):
             nodes = draws.integers(0, NODES, 60)
-            np.testing.assert_array_equal(rows.of(nodes, epoch % 2).numpy(), FEATURES[nodes])
+            np.testing.assert_array_equal(rows.of(nodes, epoch % 2).rows.numpy(), FEATURES[nodes])
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(ask, range(4)))
