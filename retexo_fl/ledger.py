@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final, Self
 
@@ -85,8 +85,8 @@ class Volume:
 class Traffic:
     """Bytes of one exchange as one client counted them, over all peers."""
 
-    boundary: Volume = field(default_factory=Volume)
-    control: Volume = field(default_factory=Volume)
+    boundary: Volume = Volume()
+    control: Volume = Volume()
 
     def __add__(self, other: Traffic) -> Traffic:
         """Return the sum of both kinds."""
@@ -99,12 +99,16 @@ class Traffic:
 class PeerTraffic:
     """Bytes of the exchanges inside a round, both ways; nothing for algorithms without any."""
 
-    sent: Traffic = field(default_factory=Traffic)
-    received: Traffic = field(default_factory=Traffic)
+    sent: Traffic = Traffic()
+    received: Traffic = Traffic()
 
     def __add__(self, other: PeerTraffic) -> PeerTraffic:
         """Return the sum of both directions."""
         return PeerTraffic(sent=self.sent + other.sent, received=self.received + other.received)
+
+
+#: Shared, since nobody can change it: an answer has two.
+NO_PEER_TRAFFIC: Final = PeerTraffic()
 
 
 class TrafficLedger:

@@ -124,7 +124,7 @@ def _flatten(record: object, prefix: str, values: dict[str, Any], arrays: list[n
         if isinstance(value, np.ndarray):
             arrays.append(value)
         elif item.is_record:
-            if value != item.default:
+            if value is not item.default and value != item.default:
                 _flatten(value, key, values, arrays)
         elif isinstance(value, tuple | str):
             if value:

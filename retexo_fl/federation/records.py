@@ -75,6 +75,8 @@ _HEADER: Final = re.compile(
     rb"\{'descr': '(?P<dtype><f4|<f8)', 'fortran_order': False, "
     rb"'shape': \((?P<shape>\d{1,18},(?: ?\d{1,18})?)\), \} *\n"
 )
+#: Of a message that has none of a kind.
+_NO_BYTES: Final = Volume(messages=1, wire=None)
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
 
@@ -383,9 +385,9 @@ def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume, Volume]
                 else:
                     other += len(key) + scalar_bytes(value)
     return (
-        Volume(messages=1, raw=raw, payload=weights, wire=None),
-        Volume(messages=1, payload=masks, wire=None),
-        Volume(messages=1, payload=other, wire=None),
+        Volume(messages=1, raw=raw, payload=weights, wire=None) if weights else _NO_BYTES,
+        Volume(messages=1, payload=masks, wire=None) if masks else _NO_BYTES,
+        Volume(messages=1, payload=other, wire=None) if other else _NO_BYTES,
     )
 
 

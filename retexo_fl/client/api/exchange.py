@@ -38,7 +38,7 @@ class PublishAnswer:
     """
 
     vectors: int = 0
-    traffic: Traffic = field(default_factory=Traffic, metadata=FLAT)
+    traffic: Traffic = field(default=Traffic(), metadata=FLAT)
     error_bound: tuple[float, ...] = ()
     lacks_weights: bool | None = None
 
@@ -73,7 +73,7 @@ class CollectAnswer:
     complete: bool
     missing: int = 0
     missing_peers: int = 0
-    traffic: Traffic = field(default_factory=Traffic, metadata=FLAT)
+    traffic: Traffic = field(default=Traffic(), metadata=FLAT)
     moved: bytes | None = None
 
 

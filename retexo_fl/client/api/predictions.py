@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.client.api.base import Question, Request, Ticket
-from retexo_fl.client.api.rounds import SparseSums
+from retexo_fl.client.api.rounds import NO_SUMS, SparseSums
 from retexo_fl.client.schema import FLAT
 
 #: How a job is called that predicts with trained layers.
@@ -55,8 +55,8 @@ class PredictAnswer:
     validation_correct: int
     test: int
     test_correct: int
-    validation_metric: SparseSums = field(default_factory=SparseSums)
-    test_metric: SparseSums = field(default_factory=SparseSums)
+    validation_metric: SparseSums = NO_SUMS
+    test_metric: SparseSums = NO_SUMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

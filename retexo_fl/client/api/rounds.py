@@ -10,7 +10,7 @@ import numpy as np
 from retexo_fl.client.api.base import Question, Request, Ticket
 from retexo_fl.client.schema import FLAT, named
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.ledger import PeerTraffic
+from retexo_fl.ledger import NO_PEER_TRAFFIC, PeerTraffic
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
@@ -88,6 +88,10 @@ class SparseSums:
         return np.frombuffer(self.counts, f"<u{width}")
 
 
+#: Shared, since nobody can change them.
+NO_SUMS: Final = SparseSums()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest(Request["TrainAnswer"]):
     """Validate weights and return an update.
@@ -132,9 +136,9 @@ class TrainAnswer:
     validation_examples: int
     validation_loss_sum: float
     validation_correct: int
-    validation_metric: SparseSums = field(default_factory=SparseSums)
-    training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
-    validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    validation_metric: SparseSums = NO_SUMS
+    training_traffic: PeerTraffic = NO_PEER_TRAFFIC
+    validation_traffic: PeerTraffic = NO_PEER_TRAFFIC
     correct: int | None = None
     lacks_weights: bool | None = None
 
@@ -177,11 +181,11 @@ class EvaluateAnswer:
     examples: int = field(metadata=named("num-examples"))
     loss_sum: float
     correct: int
-    metric: SparseSums = field(default_factory=SparseSums)
-    report: SparseSums = field(default_factory=SparseSums)
+    metric: SparseSums = NO_SUMS
+    report: SparseSums = NO_SUMS
     own: tuple[float, ...] = ()
     cached: tuple[float, ...] = ()
-    traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    traffic: PeerTraffic = NO_PEER_TRAFFIC
     lacks_weights: bool | None = None
 
 

@@ -387,10 +387,12 @@ class Messenger:
 
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
-        own, *first = records.split_content(message.content, len(asked.first))
-        # What goes first has no message of its own.
-        parts = [(asked.purpose, own, True)]
-        parts += [(name, part, False) for name, part in zip(asked.first, first, strict=True)]
+        parts: list[tuple[str, Mapping[str, Any], bool]] = [(asked.purpose, message.content, True)]
+        if asked.first:
+            own, *first = records.split_content(message.content, len(asked.first))
+            # What goes first has no message of its own.
+            parts = [(asked.purpose, own, True)]
+            parts += [(name, part, False) for name, part in zip(asked.first, first, strict=True)]
         kinds = ("weights_down" if direction == "in" else "updates_up", "masks", "control")
         for purpose, content, is_message in parts:
             for kind, volume in zip(kinds, content_volumes(content), strict=True):
