@@ -144,7 +144,7 @@ UPDATE = np.random.default_rng(1).normal(size=300).astype(np.float32)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_was_coded_last_is_decoded_as_its_bytes_are(bits: int, dtype: type) -> None:
     rng = np.random.default_rng(0)
-    first = rng.normal(size=3 * BLOCK + 5).astype(dtype)
+    first: np.ndarray = rng.normal(size=3 * BLOCK + 5).astype(dtype)
     codec = Grid(bits)
     for steps in (b"", codec.steps(np.full(4, 0.7))):
         coded = codec.encode(first, "first", steps)
