@@ -12,6 +12,7 @@ import torch
 
 from retexo_fl.additions.devices.sampling.base import Sampler
 from retexo_fl.additions.devices.sampling.features import FeatureStore
+from retexo_fl.additions.devices.sampling.gns import GnsSampler
 from retexo_fl.additions.devices.training import device_rows, sampled_task
 from retexo_fl.additions.devices.training.cache_counts import CacheCounter, counts_as_numbers
 from retexo_fl.additions.devices.training.client_devices import ClientDevices
@@ -62,6 +63,19 @@ def test_a_cache_by_degree_hits_its_rows_in_every_mini_batch(
     for number in (1, 2, 3):
         copied = missed + (number == 1) * PLACES * row_bytes
         assert counted(of, made, number) == (1, PLACES, nodes - PLACES, 0, copied)
+
+
+def test_a_cpu_hits_who_is_in_the_cache_of_the_epoch_and_copies_all() -> None:
+    made = client("gcn")
+    nodes = np.arange(made.adjacency.num_nodes)
+    sampler = GnsSampler(made.adjacency, (3, 2), seed=1, cache_share=0.3)
+    rows = sampled_task._HostRows(FeatureStore(made.rows), sampler, 2)
+    caches = [sampler.cached_nodes(epoch) for epoch in range(4)]
+    assert len({cached.tobytes() for cached in caches}) == len(caches)
+    for epoch, cached in enumerate(caches):
+        found = rows.of(nodes, epoch)
+        assert (found.hits, found.copied_bytes) == (len(cached), made.rows.nbytes)
+        assert rows.of(np.setdiff1d(nodes, cached), epoch).hits == 0
 
 
 @pytest.mark.parametrize("steps", [1, 3])
