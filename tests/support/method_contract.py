@@ -128,9 +128,10 @@ class MethodContract:
             return
         clear, masked = self.train(tmp_path / "clear"), self.train(tmp_path / "run", **keys)
         assert is_close(clear, masked, most=self.most_by_masks)
-        # Masks are of what the server adds up; between clients the same rows cross.
+        # Masks are of what the server adds up; between clients as many rows cross, whose values in
+        # few bits may be other ones, and so may what their zeros save.
         crossed = [ledger_of(run).sum(kind="boundary", direction="out") for run in (clear, masked)]
-        assert crossed[0] == crossed[1]
+        assert len({(sums.messages, sums.raw) for sums in crossed}) == 1
 
     def test_it_goes_on_without_a_client(self, tmp_path: Path) -> None:
         if self.no_quorum:
