@@ -102,9 +102,9 @@ def request_content(
     for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
         values = {_QUESTION: question_of(item).message_type, **values}
-        _add(content, names, ConfigRecord(), values, weights)
+        _add(content, names, ConfigRecord(values), weights)
     values, weights = _flatten(request)
-    return _add(content, _OWN, ConfigRecord(), values, weights)
+    return _add(content, _OWN, ConfigRecord(values), weights)
 
 
 def read_request(message: Message) -> Request[Any]:
@@ -166,15 +166,15 @@ def answer_content(answer: object | None, first: Sequence[object] = ()) -> Recor
     content = RecordDict()
     for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
-        _add(content, names, ConfigRecord(), values, weights)
+        _add(content, names, ConfigRecord(values), weights)
     if answer is None:
         return content
     values, weights = _flatten(answer)
     if any(isinstance(value, str | bytes) for value in values.values()):
-        return _add(content, _OWN, ConfigRecord(), values, weights)
+        return _add(content, _OWN, ConfigRecord(values), weights)
     # Flower's metrics have no truth values.
     numbers = {k: int(v) if isinstance(v, bool) else v for k, v in values.items()}
-    return _add(content, _OWN_METRICS, MetricRecord(), numbers, weights)
+    return _add(content, _OWN_METRICS, MetricRecord(numbers), weights)
 
 
 def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
@@ -225,13 +225,10 @@ def _add(
     content: RecordDict,
     names: tuple[str, str],
     record: ConfigRecord | MetricRecord,
-    values: dict[str, Any],
     weights: np.ndarray | None,
 ) -> RecordDict:
-    """Add an empty record with the values of one of ours, and its array beside it."""
+    """Add a record, with its array beside it."""
     name, weights_name = names
-    # Flower checks each value by functions that it looks up anew: a tenth of a message's time.
-    record.__dict__["_data"] = values
     content[name] = record
     if weights is not None:
         content[weights_name] = weights_record(weights)
