@@ -69,8 +69,8 @@ class GraphModel(torch.nn.Module):
                 features=shape.features, dtype=shape.dtype, bits=trained.config.basis_bits
             )
             basis = form.decode(trained.basis)
-            self.register_buffer("basis_mean", torch.from_numpy(basis.mean))
-            self.register_buffer("basis_directions", torch.from_numpy(basis.directions))
+            self.register_buffer("basis_mean", torch.from_numpy(basis.mean.copy()))
+            self.register_buffer("basis_directions", torch.from_numpy(basis.directions.copy()))
         self.requires_grad_(False)
         self.eval()
         if _PYG in sys.modules:

