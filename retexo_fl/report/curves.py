@@ -11,7 +11,6 @@ from retexo_fl.report import markup
 from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart
 from retexo_fl.report.scales import BrokenAxis, fitted_axis, sectioned_axis, tight_axis
 from retexo_fl.report.svg import Size, both_sizes
-from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import ExchangeClosed, RoundClosed
 from retexo_fl.units import (
@@ -131,7 +130,6 @@ def _cell(metric: str, value: float | None) -> markup.Cell:
 
 
 def _best_table(course: RunCourse) -> str:
-    caches = any(stage.cached is not None for stage in course.begun)
     rows = []
     for stage in course.begun:
         best = stage.best
@@ -145,7 +143,6 @@ def _best_table(course: RunCourse) -> str:
                 markup.number(best.val_loss if best else None),
                 markup.size(_exchange_bytes(stage)),
                 markup.size(None if end is None else end - stage.start_bytes),
-                *(_cached_cells(stage.cached) if caches else ()),
             ]
         )
     columns = (
@@ -156,22 +153,8 @@ def _best_table(course: RunCourse) -> str:
         "validation loss",
         "exchange",
         "whole stage",
-        *(_CACHED if caches else ()),
     )
     return markup.table("Best round and payload of each stage", columns, rows)
-
-
-#: What mini-batches have read where devices cache features.
-_CACHED: Final = ("rows read", "cached", "not cached", "copied to GPUs", "copied by CPUs")
-
-
-def _cached_cells(cached: CachedRows | None) -> list[markup.Cell]:
-    if cached is None:
-        return [markup.count(None)] * len(_CACHED)
-    return [
-        *map(markup.count, (cached.rows, cached.hits, cached.misses)),
-        *map(markup.size, (cached.gpu_bytes, cached.cpu_bytes)),
-    ]
 
 
 def _exchange_bytes(stage: StageCourse) -> int | None:
@@ -213,6 +196,8 @@ def _facts(stage: StageCourse) -> str:
     facts += stage.kept
     if stage.exchange is not None:
         facts += _exchange_facts(stage.exchange)
+    if stage.cached is not None:
+        facts.append(stage.cached.sentence)
     return ", ".join(facts)
 
 

@@ -178,13 +178,15 @@ class BasisForm:
                 "of a trace, then of a coded array"
             )
         beside = self._grid.decode(array[_TRACE_BYTES:])
+        # A block that found nothing new is of zeros, along which nothing lies.
         flat = block.directions.astype(np.float64).reshape(-1)
         if len(beside) != len(flat):
             raise RemoteProtocolError(
                 f"sums of products are {len(beside)} values; expected {len(flat)}"
             )
         trace = np.frombuffer(array[:_TRACE_BYTES].tobytes(), "<f8")[0]
-        share = trace / max(float(flat @ flat), _SHORTEST)
+        squares = float(flat @ flat)
+        share = trace / squares if squares else 0.0
         found: np.ndarray = (beside + share * flat).astype(self._dtype)
         return found
 

@@ -261,9 +261,9 @@ class Grid(SteppedGrid):
         return decoded
 
     def _codes(self, scaled: np.ndarray, drawn: np.ndarray | float) -> np.ndarray:
-        """Return codes of whole numbers whose mean over ``drawn`` is ``scaled``, which is used up.
+        """Return the (P,) uint8 codes of ``scaled``, rounded up or down as ``drawn`` says.
 
-        As far as they reach.
+        What is beyond the largest number becomes that. ``scaled`` is overwritten.
         """
         if self._bits == 1:
             # Down or up: -1 or 1.
@@ -278,6 +278,7 @@ class Grid(SteppedGrid):
         return codes
 
     def _numbers(self, codes: np.ndarray) -> np.ndarray:
+        """Return the (P,) int16 whole numbers that codes stand for."""
         wide: np.ndarray = codes.astype(np.int16)
         return wide * 2 - 1 if self._bits == 1 else wide - self.most
 

@@ -128,7 +128,7 @@ def test_programs_stay_within_their_memory(
         # A ClientApp adds little to what any program of Flower's takes: no torch, no graph.
         flower, app = trained.watch.usage[host, "flower-superexec"], "flwr-clientapp"
         added_bytes = trained.watch.usage[host, app].resident_bytes - flower.resident_bytes
-        assert added_bytes < 32 * MIB
+        assert added_bytes < 24 * MIB
 
 
 def test_counted_bytes_are_those_on_the_interfaces(trained: Trained) -> None:

@@ -163,6 +163,19 @@ def test_report_without_rounds_is_written(tmp_path: Path) -> None:
     assert Page(write_report(tmp_path)).having("svg") == []
 
 
+def test_report_says_what_a_stages_mini_batches_read(tmp_path: Path) -> None:
+    recipe = Recipe()
+    write_run(tmp_path, recipe)
+    counts = {"batches": 2, "rows": 10, "hits": 4, "misses": 6, "gpu_bytes": 240, "cpu_bytes": 0}
+    read = {"event": "cached_rows", "stage": 1, "cached": counts, "bytes_payload": 3_600_000}
+    *before, end = events(recipe)
+    write_events(tmp_path, [*before, read, end])
+    said = [text for text in Page(write_report(tmp_path)).said("p") if "in mini-batches" in text]
+    assert [text.partition("exchanged, ")[2] for text in said] == [
+        "10 rows read in mini-batches, 4 cached (40.0 %), 6 not, 240 B copied to GPUs."
+    ]
+
+
 def test_report_of_many_clients_is_cut_and_summarised(tmp_path: Path) -> None:
     recipe = Recipe(clients=1000)
     path = write_report(write_run(tmp_path, recipe))

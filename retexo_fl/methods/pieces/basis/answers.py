@@ -140,7 +140,7 @@ class BasisClient(GraphClient):
     # ---- sums -----------------------------------------------------------------------------------
 
     def _train_rows(self, kind: str, ticket: Ticket) -> Features:
-        """Return the (n, F) rows of train nodes that a basis is of; one block asks like another."""
+        """Return the (n, F) rows of train nodes that a basis is of, in all of its blocks."""
         if kind not in self._of_train:
             if kind == "own":
                 rows = self.crossing.features()
