@@ -37,7 +37,7 @@ def test_workers_that_come_in_the_midst_of_a_stage_change_no_bit(
 ) -> None:
     train(tmp_path / "cpu", **keys, hidden=8, rounds=20, devices="cpu")
     monkeypatch.setattr(trainers, "_LEAST_READ", 0)
-    for name in ("_LEAST_LEFT_S", "_LEAST_LEFT_ROUNDS", "_LEAST_GAIN_S"):
+    for name in ("_LEAST_LEFT_S", "_LEAST_LEFT_ROUNDS", "_LEAST_GAIN"):
         monkeypatch.setattr(trial, name, 0)
     # Rounds of milliseconds are no faster on workers, and over before these are there.
     monkeypatch.setattr(Trial, "shared_round", lambda self, seconds: False)

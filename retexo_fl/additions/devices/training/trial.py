@@ -19,9 +19,10 @@ _COMPARED: Final = 3
 #: other cores, preparing the stage and finding them slow a round or two more.
 _LEAST_LEFT_S: Final = 30.0
 _LEAST_LEFT_ROUNDS: Final = 50
-#: What they must be expected to save: starting, a copy of the stage's rows, and its preparation.
-_LEAST_GAIN_S: Final = 5.0
-#: The same once they run.
+#: What they must be expected to save of it, at equal speeds. Cores share caches and memory: where
+#: that was a seventh, nothing came of it.
+_LEAST_GAIN: Final = 0.25
+#: What is enough once they run.
 _LEAST_GAIN_OF_RUNNING_S: Final = 1.0
 #: Below, a round on workers is worth other cores.
 _WORTH_IT: Final = 0.9
@@ -81,13 +82,12 @@ class Trial:
         if self._is_over or not self._own.are_enough:
             return False
         left = self._rounds - number
-        left_s = self.own_s * left
-        gain_s = left_s * (1 - self._share)
+        left_s, gain = self.own_s * left, 1 - self._share
         if self._experience.are_running:
-            return gain_s >= _LEAST_GAIN_OF_RUNNING_S
+            return left_s * gain >= _LEAST_GAIN_OF_RUNNING_S
         is_worse = self.own_s < _LONGER * self._experience.no_faster_s
         is_long = left >= _LEAST_LEFT_ROUNDS and left_s >= _LEAST_LEFT_S
-        return is_long and gain_s >= _LEAST_GAIN_S and not is_worse
+        return is_long and gain >= _LEAST_GAIN and not is_worse
 
     def goes_to_workers(self, number: int) -> bool:
         """Return whether round ``number`` does, where there are workers."""

@@ -23,7 +23,7 @@ def after_own(made: Trial, seconds: float, rounds: int = 4) -> Trial:
         (200, 1.0, 0.5, True),
         (200, 0.1, 0.5, False),  # 20 s are left.
         (200, 1.0, 1.0, False),  # One device has all of it.
-        (200, 0.2, 0.9, False),  # 4 s would be saved.
+        (200, 1.0, 0.8, False),  # A fifth would be saved.
         (40, 10.0, 0.5, False),  # A trial of two rounds is 5 % of 40.
     ],
 )
