@@ -31,10 +31,13 @@ class SweepGraph:
     Args:
         graph: What :func:`retexo_fl.run` takes as ``graph``.
         quiet: Show no progress.
+
+    Attributes:
+        given: The graph.
     """
 
     def __init__(self, graph: object, *, quiet: bool) -> None:
-        self._graph = graph
+        self.given = graph
         self._quiet = quiet
 
     def readings(
@@ -84,13 +87,13 @@ class SweepGraph:
         profile = given.pop("profile", None)
         config = settled(
             Asked(
-                values=given, profile=None if profile is None else str(profile), graph=self._graph
+                values=given, profile=None if profile is None else str(profile), graph=self.given
             ).of_run()
         )
         values = config_values(config)
         deciding = tuple(values[key] for key in sorted({*OF_PARTS, *_DECIDING}))
         if deciding not in folders:
-            parts = make_parts(config, graph=self._graph, quiet=self._quiet)
+            parts = make_parts(config, graph=self.given, quiet=self._quiet)
             folder = out / parts[0].partitioning[:_DIGITS]
             if not folder.exists():
                 store(parts, folder)

@@ -19,11 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.api.rows import Rows
 from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import FOLDER, SweepGraph
+from retexo_fl.api.sweep_means import SweepMean, means_of
+from retexo_fl.api.sweep_splits import with_each_split
 from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, takes_keys, values_of, with_frames
 from retexo_fl.config import Scalar, check_value, named_plugins
@@ -96,6 +99,20 @@ class SweepRow:
         return {**found, "error": self.error, "run": str(self.path)}
 
 
+class SweepRows(Rows[SweepRow]):
+    """The runs of a sweep, in their order."""
+
+    def __init__(self, rows: Iterable[SweepRow]) -> None:
+        super().__init__(rows, SweepRow.cells)
+
+    def means(self) -> Rows[SweepMean]:
+        """Return mean and deviation over published splits and seeds.
+
+        Runs that have all other keys in common are one row.
+        """
+        return Rows(means_of(self), SweepMean.cells)
+
+
 @words_of_python()
 @takes_keys
 def sweep(
@@ -108,7 +125,7 @@ def sweep(
     quiet: bool = False,
     overwrite: bool = False,
     **base: Unpack[SweepOptions],
-) -> Rows[SweepRow]:
+) -> SweepRows:
     """Train many configurations and return their results as one table, in their order.
 
     Called again with the same folder it goes on: a run that has finished is not trained again, one
@@ -127,7 +144,7 @@ def sweep(
         base: Keys of all runs, which ``configs`` override.
 
     In both a list or a range stands for one run with each of its values, combined with those of
-    other lists.
+    other lists; ``split="published:all"`` for one with each split that the graph brings.
 
     Raises:
         ConfigurationError: A key is unknown or its value not allowed, two runs are the same, or the
@@ -144,12 +161,20 @@ def sweep(
     return sweep_of(runs, Path(out), jobs=jobs, tell=tell, graph=handed, overwrite=overwrite)
 
 
-def sweep_in(file: Path) -> list[dict[str, Scalar]]:
+def sweep_in(
+    file: Path | None, chosen: Mapping[str, object] = MappingProxyType({})
+) -> list[dict[str, Scalar]]:
     """Return the runs of a TOML file with a table ``base`` and any number of tables ``run``.
+
+    Args:
+        file: The file; None for one run.
+        chosen: Keys of all runs, which win over those of the file.
 
     Raises:
         ConfigurationError: It cannot be read, or holds something else.
     """
+    if file is None:
+        return [_checked(chosen)]
     found = read_toml(file)
     base, runs = found.pop("base", {}), found.pop("run", [])
     is_list = isinstance(runs, list) and all(isinstance(one, dict) for one in runs)
@@ -157,7 +182,10 @@ def sweep_in(file: Path) -> list[dict[str, Scalar]]:
         odd = f"; got {min(found)!r}" if found else ""
         raise ConfigurationError(f"{file}: expected a table [base], tables [[run]], or both{odd}")
     try:
-        return [_checked(keys) for keys in expanded(base, runs)]
+        return [
+            _checked(keys)
+            for keys in expanded({**base, **chosen}, [{**own, **chosen} for own in runs])
+        ]
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from error
 
@@ -182,7 +210,7 @@ def sweep_of(
     tell: Callable[[str], None],
     overwrite: bool = False,
     graph: SweepGraph | None = None,
-) -> Rows[SweepRow]:
+) -> SweepRows:
     """Train what :func:`sweep_in` returned; see :func:`sweep`.
 
     Args:
@@ -195,6 +223,7 @@ def sweep_of(
     """
     if jobs < 1:
         raise ConfigurationError(f"jobs: got {jobs}; expected a whole number from 1")
+    runs = with_each_split(runs, None if graph is None else graph.given)
     digests = _digests(runs)
     given: Sequence[Mapping[str, Scalar] | InputError] = runs
     with _replacing(out) if overwrite else nullcontext() as former:
@@ -215,7 +244,7 @@ def _trained(
     jobs: int,
     tell: Callable[[str], None],
     former: _Former | None,
-) -> Rows[SweepRow]:
+) -> SweepRows:
     """Train what has not finished, each from the keys that its process gets."""
     rows: dict[int, SweepRow] = {}
 
@@ -247,7 +276,7 @@ def _trained(
             f"interrupted; {len(rows)} of {len(runs)} runs have ended, the same sweep goes on with "
             f"the others in {out}"
         ) from None
-    return Rows((rows[number] for number in range(len(runs))), SweepRow.cells)
+    return SweepRows(rows[number] for number in range(len(runs)))
 
 
 # ---- what is trained ----------------------------------------------------------------------------

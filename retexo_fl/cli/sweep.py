@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retexo_fl.api.sweeps import TABLE_NAME, SweepRow, sweep_in, sweep_of
-from retexo_fl.cli.help_text import examples, styled
-from retexo_fl.cli.options import AsJson, Overwrite
+from retexo_fl.api.sweeps import TABLE_NAME, SweepRow, SweepRows, sweep_in, sweep_of
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Overwrite, Values, config_command
 from retexo_fl.cli.sentences import complain, printable, tell_json
 from retexo_fl.cli.tables import figures, show
+from retexo_fl.config import PLACE_KEYS, Scalar, panels
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import UNKNOWN, counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -21,51 +23,94 @@ if TYPE_CHECKING:
 _HELP = """Train many configurations and write their results as one table.
 
 SWEEP.toml has a table `[base]` with keys of all runs, any number of tables `[[run]]` with keys of \
-one more, or both; a list stands for one run with each of its values. Called again it goes on: a \
+one more, or both; a list stands for one run with each of its values. Options are keys of all \
+runs, which win over the file and can do without it; `--split published:all` is a run for each \
+split that the graph brings. Of runs that differ in such a split and the seed alone the mean is \
+printed, with its standard deviation. Called again it goes on: a \
 run that has finished is not trained again, one that was interrupted or failed is resumed; with \
 `--overwrite` it begins anew. A run that fails does not end the others; the exit code is then 1.
 """
 _EXAMPLES = examples(
-    "retexo sweep SWEEP.toml --out runs/sweep", "retexo sweep SWEEP.toml --out runs/sweep --jobs 4"
+    "retexo sweep SWEEP.toml --out runs/sweep",
+    "retexo sweep SWEEP.toml --out runs/sweep --jobs 4",
+    "retexo sweep --dataset tolokers --split published:all --out runs/tolokers",
 )
+_PANELS = {
+    panel: kept
+    for panel, keys in panels().items()
+    if (kept := [key for key in keys if key not in PLACE_KEYS])
+}
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command("sweep", help=styled(_HELP), epilog=_EXAMPLES)(_sweep)
+    config_command(app, "sweep", _PANELS, help_text=_HELP, epilog=_EXAMPLES)(_sweep)
 
 
-def _sweep(
-    file: Annotated[Path, typer.Argument(help="The runs.", metavar="SWEEP.toml")],
+def _sweep(  # noqa: PLR0913 - each an option
+    values: Values,
     *,
+    file: Annotated[
+        Path | None, typer.Argument(help="The runs.", metavar="SWEEP.toml", show_default=False)
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run directories.", metavar="DIR")],
     jobs: Annotated[int, typer.Option(help="Runs at once.", metavar="N")] = 1,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not say how runs end.")] = False,
     overwrite: Overwrite = False,
+    profile: Annotated[str | None, PROFILE_OPTION] = None,
 ) -> None:
     def tell(sentence: str) -> None:
         if not quiet:
             complain(sentence)
 
-    rows = sweep_of(sweep_in(file), out, jobs=jobs, tell=tell, overwrite=overwrite)
+    chosen = values | ({} if profile is None else {"profile": profile})
+    if file is None and not chosen:
+        raise ConfigurationError("SWEEP.toml: missing; expected a file of runs, or keys as options")
+    rows = sweep_of(sweep_in(file, chosen), out, jobs=jobs, tell=tell, overwrite=overwrite)
     if as_json:
         tell_json(rows.cells())
     else:
-        show(_table(rows), *_errors(rows), f"table           {printable(str(out / TABLE_NAME))}")
+        table = f"table           {printable(str(out / TABLE_NAME))}"
+        show(_table(rows), *_means(rows), *_errors(rows), table)
     if any(row.error for row in rows):
         raise typer.Exit(1)
 
 
 def _table(rows: Sequence[SweepRow]) -> Table:
     """Show in what runs differ, and how good they are."""
-    keys = dict.fromkeys(key for row in rows for key in row.keys)
-    differing = [key for key in keys if len({row.keys.get(key) for row in rows}) > 1]
+    differing = _differing([row.keys for row in rows])
     table = figures("run", *differing, "metric", "validation", "test", "payload", "time")
     for number, row in enumerate(rows, start=1):
         chosen = [printable(str(row.keys.get(key, UNKNOWN))) for key in differing]
         table.add_row(str(number), *chosen, *_figures(row))
     return table
+
+
+def _differing(runs: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    keys = dict.fromkeys(key for run in runs for key in run)
+    return [key for key in keys if len({run.get(key) for run in runs}) > 1]
+
+
+def _means(rows: SweepRows) -> list[Table | str]:
+    """Show means over splits and seeds, where there is one of several runs."""
+    means = rows.means()
+    if all(mean.runs < 2 for mean in means):
+        return []
+    differing = _differing([mean.keys for mean in means])
+    table = figures("mean of", *differing, "metric", "validation", "test")
+    for mean in means:
+        missing = f", without {mean.failed} that failed" if mean.failed else ""
+        over = [
+            counted(number, word)
+            for number, word in ((mean.splits, "split"), (mean.seeds, "seed"))
+            if number > 1
+        ]
+        told = counted(mean.runs, "run") + f" ({' x '.join(over)}{missing})" * bool(over)
+        chosen = [printable(str(mean.keys.get(key, UNKNOWN))) for key in differing]
+        shown = (UNKNOWN if one is None else str(one) for one in (mean.validation, mean.test))
+        table.add_row(told, *chosen, printable(mean.metric), *shown)
+    return [table, "± is the standard deviation of a sample (n - 1)."]
 
 
 def _figures(row: SweepRow) -> list[str]:

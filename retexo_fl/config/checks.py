@@ -9,7 +9,7 @@ from typing import Any, Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config.goals import check_goal
 from retexo_fl.config.keys import KeyInfo
-from retexo_fl.config.value_forms import WITH_HEADS, shown
+from retexo_fl.config.value_forms import ALL_PUBLISHED, WITH_HEADS, shown
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.methods.pieces.basis.keys import check_basis
 from retexo_fl.methods.pieces.links.keys import check_links
@@ -57,15 +57,7 @@ def check_together(values: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: Two keys contradict each other; the message names both.
     """
-    if bool(values["nodes"]) != bool(values["edges"]):
-        absent, there = ("nodes", "edges") if values["edges"] else ("edges", "nodes")
-        raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
-    for key in OF_TABLES:
-        is_given = values[key] not in {"", "refuse"}
-        if is_given and not values["nodes"] and values["engine"] != "deployment":
-            raise ConfigurationError(
-                f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"
-            )
+    _check_graph(values)
     if values["engine"] != "inline":
         _check_other_engine(values)
     if values["model"] in WITH_HEADS and values["hidden"] % values["heads"]:
@@ -86,6 +78,24 @@ def check_together(values: Mapping[str, Any]) -> None:
     _check_peering(values)
     if values["engine"] == "deployment":
         _check_deployed(values)
+
+
+def _check_graph(values: Mapping[str, Any]) -> None:
+    """Check what the graph is read from, and its split."""
+    if bool(values["nodes"]) != bool(values["edges"]):
+        absent, there = ("nodes", "edges") if values["edges"] else ("edges", "nodes")
+        raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
+    if values["split"] == ALL_PUBLISHED:
+        raise ConfigurationError(
+            f"split: {ALL_PUBLISHED} is a run for each split that the graph brings; expected it in "
+            "a sweep (`retexo sweep` takes the same keys), or published:COLUMN"
+        )
+    for key in OF_TABLES:
+        is_given = values[key] not in {"", "refuse"}
+        if is_given and not values["nodes"] and values["engine"] != "deployment":
+            raise ConfigurationError(
+                f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"
+            )
 
 
 def _check_other_engine(values: Mapping[str, Any]) -> None:

@@ -47,16 +47,18 @@ PARTITIONER: Final = ValueForm(
 
 #: Shares have so few digits that exact fractions of them are cheap.
 _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
+#: What a sweep takes for each split that a graph brings.
+ALL_PUBLISHED: Final = "published:all"
 SPLIT: Final = ValueForm(
     pattern=re.compile(
-        rf"auto|published(:\d{{1,4}})?|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
+        rf"auto|published(:(\d{{1,4}}|all))?|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
         re.ASCII,
     ),
     names=frozenset({"auto", "published", "random"}),
-    expected="one of auto, published, published:COLUMN (one of several, from 0), "
-    "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+    expected="one of auto, published, published:COLUMN (one of several, from 0), published:all "
+    "(each of them, in a sweep), random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
     "per-client-class:TRAIN/VAL/TEST with three shares such as 0.2/0.1/0.7, or module:attribute",
-    brief="auto, published, published:COLUMN, random:TRAIN/VAL/TEST, "
+    brief="auto, published, published:COLUMN, in a sweep published:all, random:TRAIN/VAL/TEST, "
     "random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute",
 )
 

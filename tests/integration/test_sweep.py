@@ -265,3 +265,75 @@ def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=told):
             retexo_fl.sweep(out=tmp_path / "none", quiet=True, **KEYS, **wrong)
         assert not (tmp_path / "none").exists()
+
+
+def several_splits(num_splits: int, num_nodes: int = 60) -> dict[str, np.ndarray]:
+    """Return a ring of nodes with several published splits, as heterophilous-graphs has them."""
+    generator = np.random.default_rng(5)
+    nodes = np.arange(num_nodes)
+    uses = np.stack([generator.permutation(num_nodes) % 3 for _ in range(num_splits)])
+    return {
+        "edge_index": np.stack((nodes, (nodes + 1) % num_nodes)),
+        "x": generator.normal(size=(num_nodes, 4)).astype(np.float32),
+        "y": nodes % 2,
+        **{f"{use}_masks": uses == n for n, use in enumerate(("train", "val", "test"))},
+    }
+
+
+def test_each_published_split_is_a_run(tmp_path: Path, retexo: CommandLine) -> None:
+    np.savez(tmp_path / "ring.npz", **several_splits(3))
+    chosen = ["--dataset", "ring", "--data-dir", str(tmp_path), "--split", "published:all"]
+    chosen += ["--clients", "2", "--hidden", "8"]
+    (tmp_path / "sweep.toml").write_text("[base]\nrounds = 9\nhidden = 4\nseed = [3, 4]\n")
+    out = tmp_path / "sweep"
+    told = retexo(
+        "sweep", str(tmp_path / "sweep.toml"), *chosen, "--rounds", "1", "--out", str(out)
+    )
+    assert "6 runs (3 splits x 2 seeds)" in told.out
+    assert " ± " in told.out
+    rows = table_of(out)
+    # Options win over the file.
+    assert {(row["rounds"], row["hidden"]) for row in rows} == {("1", "8")}
+    assert sorted({row["split"] for row in rows}) == [f"published:{n}" for n in range(3)]
+    keys = {"clients": 2, "hidden": 8, "rounds": 1, "seed": 4, "split": "published:2"}
+    alone = retexo_fl.run(
+        dataset="ring", data_dir=tmp_path, out=tmp_path / "run", quiet=True, **keys
+    )
+    (same,) = (row for row in rows if (row["split"], row["seed"]) == ("published:2", "4"))
+    assert model_bytes(Path(same["run"])) == model_bytes(alone.path)
+    # Again, and of a graph that is handed over: nothing is trained twice.
+    again = retexo_fl.sweep(
+        graph=several_splits(2), split="published:all", out=tmp_path / "given", quiet=True, **KEYS
+    )
+    (mean,) = again.means()
+    assert (mean.runs, mean.failed, mean.splits, mean.seeds) == (2, 0, 2, 1)
+    assert [row.keys["split"] for row in again] == ["published:0", "published:1"]
+
+
+def test_published_all_needs_several_splits_and_a_sweep(
+    tmp_path: Path, retexo: CommandLine
+) -> None:
+    np.savez(tmp_path / "ring.npz", **several_splits(1))
+    chosen = ["--data-dir", str(tmp_path), "--split", "published:all", "--out", str(tmp_path / "o")]
+    cases = {
+        ("sweep", "--dataset=ring"): "split: data set 'ring' has one published split, and "
+        "published:all is for several; expected published",
+        ("sweep", "--dataset=digits"): "split: data set 'digits' has no published split, and "
+        "published:all is for several; expected random:TRAIN/VAL/TEST, such as random:0.6/0.2/0.2",
+        ("run", "--dataset=ring"): "split: published:all is a run for each split that the graph "
+        "brings; expected it in a sweep (`retexo sweep` takes the same keys), or published:COLUMN",
+    }
+    for words, expected in cases.items():
+        assert retexo.refused(*words, *chosen) == expected
+        assert not (tmp_path / "o").exists()
+    assert retexo.refused("sweep", "--out", str(tmp_path / "o")) == (
+        "SWEEP.toml: missing; expected a file of runs, or keys as options"
+    )
+    with pytest.raises(ConfigurationError, match="^split: data set 'graph' has one published"):
+        retexo_fl.sweep(graph=several_splits(1), split="published:all", out=tmp_path / "o")
+    with pytest.raises(ConfigurationError, match="^split: cannot be given with partitions"):
+        retexo_fl.sweep(partitions=tmp_path, split="published:all", out=tmp_path / "o")
+    with pytest.raises(ConfigurationError, match="^split: .published. does not go with task links"):
+        retexo_fl.sweep(
+            graph=several_splits(2), task="links", split="published:all", out=tmp_path / "o"
+        )

@@ -26,6 +26,8 @@ EDGES: Final = "edge_index"
 FEATURES: Final = "x"
 LABELS: Final = "y"
 MASKS: Final = ("train_mask", "val_mask", "test_mask")
+#: [S, N] masks of several splits, as heterophilous-graphs has them, in the place of the others.
+SEVERAL_MASKS: Final = ("train_masks", "val_masks", "test_masks")
 #: Numbers of edges: their weights, their attributes, and when they came.
 WEIGHT: Final = "edge_weight"
 ATTRIBUTES: Final = "edge_attr"
@@ -35,7 +37,10 @@ TIME: Final = "edge_time"
 ADJACENCY: Final = "adj"
 TRANSPOSED: Final = "adj_t"
 NAMES: Final = frozenset(
-    (EDGES, ADJACENCY, TRANSPOSED, FEATURES, LABELS, *MASKS, WEIGHT, ATTRIBUTES, TIME)
+    {
+        *(EDGES, ADJACENCY, TRANSPOSED, FEATURES, LABELS),
+        *(*MASKS, *SEVERAL_MASKS, WEIGHT, ATTRIBUTES, TIME),
+    }
 )
 
 
@@ -55,9 +60,9 @@ def from_arrays(
         values: ``x`` [N, F], dense or sparse; ``edge_index`` [2, E], or a sparse matrix [N, N] as
             ``adj`` (rows are sources) or ``adj_t`` (columns are), whose values are weights where
             one is not 1; ``y`` [N]. Maybe ``train_mask``, ``val_mask`` and ``test_mask``
-            (:class:`.Masks`), ``edge_weight`` [E], ``edge_attr`` [E] or [E, A], ``edge_time`` [E].
-            What is None is not there. Of undirected edges every one may stand in both directions,
-            or every one once.
+            (:class:`.Masks`), or ``train_masks``, ... [S, N]; ``edge_weight`` [E], ``edge_attr``
+            [E] or [E, A], ``edge_time`` [E]. What is None is not there. Of undirected edges every
+            one may stand in both directions, or every one once.
         name: Name of the graph.
         source: What errors name; the name where it is empty.
         num_classes: C; None for the largest label plus one.
@@ -97,8 +102,7 @@ def from_arrays(
             "uses it)",
             *(source, edges_name),
         )
-    masked = there if reading.masks else {}
-    train, val, test = (as_array(masked[key]) if key in masked else None for key in MASKS)
+    masks = _masks(checks, there) if reading.masks else Masks()
     given = EdgeListGraph(
         name=name,
         edges=edges.ends,
@@ -109,7 +113,7 @@ def from_arrays(
         kind=reading.labels,
         classes=reading.classes,
         num_classes=num_classes if reading.outputs is None else reading.outputs,
-        split=Masks(train=train, val=val, test=test),
+        split=masks,
         attributes={key: as_array(there[key]) for key in attributes},
         may_lack_edges=reading.may_lack_edges,
     )
@@ -130,6 +134,19 @@ def _demanded(checks: ArrayChecks, there: Mapping[str, Any], key: str, reading: 
         found = ", ".join(sorted(map(str, there))[:12]) or "nothing"
         checks.fail(key, f"missing; expected {wanted}; there is: {found}")
     return there[key]
+
+
+def _masks(checks: ArrayChecks, there: Mapping[str, Any]) -> Masks:
+    """Return the masks; those of several splits take the place of those of one, which is theirs."""
+    names = SEVERAL_MASKS if any(name in there for name in SEVERAL_MASKS) else MASKS
+    found = [as_array(there[name]) if name in there else None for name in names]
+    if names == SEVERAL_MASKS:
+        for name, mask in zip(names, found, strict=True):
+            if mask is not None:
+                checks.form(name, mask, kinds="biuf", shape=(None, there[FEATURES].shape[0]))
+        found = [None if mask is None else mask.T for mask in found]
+    train, val, test = found
+    return Masks(train=train, val=val, test=test)
 
 
 def _listed(

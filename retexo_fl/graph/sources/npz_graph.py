@@ -24,6 +24,7 @@ from retexo_fl.graph.sources.from_arrays import (
     FEATURES,
     LABELS,
     MASKS,
+    SEVERAL_MASKS,
     TIME,
     TRANSPOSED,
     WEIGHT,
@@ -87,7 +88,7 @@ def _wanted(reading: Reading) -> list[str]:
     """Return the names of the arrays that are read where they are there."""
     names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES]
     names += [LABELS] if reading.labels.are_read else []
-    names += MASKS if reading.masks else []
+    names += [*MASKS, *SEVERAL_MASKS] if reading.masks else []
     return names + ([TIME] if reading.rules.before else [])
 
 
