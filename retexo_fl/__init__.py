@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from retexo_fl.api.predicting import Predictions
     from retexo_fl.api.rows import Rows
     from retexo_fl.api.runs import Callback, OnEnd, OnRound, OnStage, Run, run
-    from retexo_fl.api.sweeps import SweepRow, sweep
+    from retexo_fl.api.sweep_rows import SweepRow
+    from retexo_fl.api.sweeps import sweep
     from retexo_fl.config import RunConfig
     from retexo_fl.errors import Interrupted, RetexoError
     from retexo_fl.graph import Graph, GraphPartition
@@ -60,7 +61,8 @@ _HOMES = {
     "api.predicting": ("Predictions",),
     "api.rows": ("Rows",),
     "api.runs": ("Callback", "OnEnd", "OnRound", "OnStage", "Run", "run"),
-    "api.sweeps": ("SweepRow", "sweep"),
+    "api.sweep_rows": ("SweepRow",),
+    "api.sweeps": ("sweep",),
     "config": ("RunConfig",),
     "errors": ("Interrupted", "RetexoError"),
     "graph": ("Graph", "GraphPartition"),

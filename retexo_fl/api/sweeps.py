@@ -22,10 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from retexo_fl.api.rows import Rows
 from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import FOLDER, SweepGraph
-from retexo_fl.api.sweep_means import SweepMean, means_of
+from retexo_fl.api.sweep_rows import SweepRow, SweepRows, text_of, told
 from retexo_fl.api.sweep_splits import with_each_split
 from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, takes_keys, values_of, with_frames
@@ -42,7 +41,6 @@ from retexo_fl.errors import (
 from retexo_fl.file_lock import lock_run, locked_folder
 from retexo_fl.files import read_toml, write_whole
 from retexo_fl.replacing import Kind, Replacement, is_taken
-from retexo_fl.run_log.result import Result
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -62,55 +60,6 @@ _END_S: Final = 60.0
 _DIGITS: Final = 10
 _LONGEST_LABEL: Final = 60
 _ERROR: Final = "retexo: error: "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRow:
-    """One run of a sweep.
-
-    Attributes:
-        keys: What was chosen for it, as `config.toml` names it, and ``profile``.
-        path: Its run directory, which a run without any round has not.
-        error: What it failed by; empty of a run that finished.
-        result: How it ended; None of a run that failed.
-    """
-
-    keys: Mapping[str, Scalar]
-    path: Path
-    error: str = ""
-    result: Result | None = None
-
-    def __repr__(self) -> str:
-        keys = ", ".join(f"{key} {_text(value)}" for key, value in self.keys.items())
-        return f"<SweepRow {keys}: {_told(self)}>"
-
-    def cells(self) -> dict[str, Any]:
-        """Return it as cells of a table; a figure that a run does not have is None."""
-        result = self.result
-        found: dict[str, Any] = {**self.keys, "state": "failed" if self.error else "finished"}
-        found |= dict.fromkeys(("metric", "validation", "test", "payload_bytes", "seconds"))
-        if result is not None:
-            metric, last = result.metric, result.stages[-1].metric
-            found["metric"] = "accuracy" if metric is None else metric.name
-            found["validation"] = result.val_accuracy if last is None else last.value
-            found["test"] = result.test_accuracy if metric is None else metric.value
-            found["payload_bytes"] = result.volumes["payload"]["total"]
-            found["seconds"] = result.seconds["total"]
-        return {**found, "error": self.error, "run": str(self.path)}
-
-
-class SweepRows(Rows[SweepRow]):
-    """The runs of a sweep, in their order."""
-
-    def __init__(self, rows: Iterable[SweepRow]) -> None:
-        super().__init__(rows, SweepRow.cells)
-
-    def means(self) -> Rows[SweepMean]:
-        """Return mean and deviation over published splits and seeds.
-
-        Runs that have all other keys in common are one row.
-        """
-        return Rows(means_of(self), SweepMean.cells)
 
 
 @words_of_python()
@@ -251,7 +200,7 @@ def _trained(
     def settle(number: int, error: str) -> None:
         rows[number] = row = _row(runs[number], places[number], error)
         _write([rows[n] for n in sorted(rows)], out)
-        tell(f"{len(rows)} of {len(runs)}: {_label(row.keys, runs)}: {_told(row)}")
+        tell(f"{len(rows)} of {len(runs)}: {_label(row.keys, runs)}: {told(row)}")
 
     waiting = []
     for number, place in enumerate(places):
@@ -350,15 +299,11 @@ def _digest(keys: Mapping[str, Scalar]) -> str:
 def _label(keys: Mapping[str, Scalar], runs: Sequence[Mapping[str, Scalar]]) -> str:
     """Return in what a run differs from others."""
     differing = [k for k, v in keys.items() if any(run.get(k) != v for run in runs)]
-    return ", ".join(f"{key} {_text(keys[key])}" for key in differing) or "run"
+    return ", ".join(f"{key} {text_of(keys[key])}" for key in differing) or "run"
 
 
 def _file_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", label)[:_LONGEST_LABEL].strip("-.")
-
-
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---- what was there before ----------------------------------------------------------------------
@@ -482,7 +427,7 @@ class _Children:
         else:
             if error := _clear(place):
                 return error
-            chosen = (f"--{key}={_text(value)}" for key, value in keys.items())
+            chosen = (f"--{key}={text_of(value)}" for key, value in keys.items())
             arguments = [*chosen, f"--out={place}"]
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the run has ended
         process = subprocess.Popen(  # noqa: S603 - our own command, each argument an option
@@ -560,16 +505,6 @@ def _write(rows: Sequence[SweepRow], out: Path) -> None:
         raise CheckpointError(
             f"{out / TABLE_NAME}: could not be written ({error.strerror})"
         ) from error
-
-
-def _told(row: SweepRow) -> str:
-    if row.error:
-        return f"failed: {row.error}"
-    cells = row.cells()
-    figures = [
-        f"{use} {cells[use]:.4f}" for use in ("validation", "test") if cells[use] is not None
-    ]
-    return ", ".join([cells["metric"], *figures])
 
 
 def _silent(_: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retexo_fl.api.sweeps import TABLE_NAME, SweepRow, SweepRows, sweep_in, sweep_of
+from retexo_fl.api.sweep_rows import SweepRow, SweepRows
+from retexo_fl.api.sweeps import TABLE_NAME, sweep_in, sweep_of
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Overwrite, Values, config_command
 from retexo_fl.cli.sentences import complain, printable, tell_json

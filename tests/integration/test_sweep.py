@@ -267,7 +267,7 @@ def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
         assert not (tmp_path / "none").exists()
 
 
-def several_splits(num_splits: int, num_nodes: int = 60) -> dict[str, np.ndarray]:
+def several_splits(num_splits: int, num_nodes: int = 60) -> dict[str, Any]:
     """Return a ring of nodes with several published splits, as heterophilous-graphs has them."""
     generator = np.random.default_rng(5)
     nodes = np.arange(num_nodes)
@@ -295,7 +295,13 @@ def test_each_published_split_is_a_run(tmp_path: Path, retexo: CommandLine) -> N
     # Options win over the file.
     assert {(row["rounds"], row["hidden"]) for row in rows} == {("1", "8")}
     assert sorted({row["split"] for row in rows}) == [f"published:{n}" for n in range(3)]
-    keys = {"clients": 2, "hidden": 8, "rounds": 1, "seed": 4, "split": "published:2"}
+    keys: dict[str, Any] = {
+        "clients": 2,
+        "hidden": 8,
+        "rounds": 1,
+        "seed": 4,
+        "split": "published:2",
+    }
     alone = retexo_fl.run(
         dataset="ring", data_dir=tmp_path, out=tmp_path / "run", quiet=True, **keys
     )

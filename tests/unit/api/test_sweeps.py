@@ -16,7 +16,8 @@ import pytest
 import retexo_fl
 from retexo_fl.api import sweeps
 from retexo_fl.api.sweep_graph import SweepGraph
-from retexo_fl.api.sweeps import SweepRow, expanded, sweep_in
+from retexo_fl.api.sweep_rows import SweepRow
+from retexo_fl.api.sweeps import expanded, sweep_in
 from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.file_lock import lock_run
 

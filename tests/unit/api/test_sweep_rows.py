@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.api.sweep_means import means_of
-from retexo_fl.api.sweeps import SweepRow, SweepRows
+from retexo_fl.api.sweep_rows import SweepRow, SweepRows, means_of
 
 
 def row(test: float | None, **keys: Any) -> SweepRow:

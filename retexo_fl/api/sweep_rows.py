@@ -1,19 +1,54 @@
-"""Means of a sweep: runs that differ in nothing but a published split and the seed, as one row."""
+"""The rows of a sweep: runs, and means of those that differ in published split and seed alone."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+from retexo_fl.api.rows import Rows
 from retexo_fl.config import Scalar
-
-if TYPE_CHECKING:
-    from retexo_fl.api.sweeps import SweepRow
+from retexo_fl.run_log.result import Result
 
 _PUBLISHED: Final = "published"
 _USES: Final = ("validation", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One run of a sweep.
+
+    Attributes:
+        keys: What was chosen for it, as `config.toml` names it, and ``profile``.
+        path: Its run directory, which a run without any round has not.
+        error: What it failed by; empty of a run that finished.
+        result: How it ended; None of a run that failed.
+    """
+
+    keys: Mapping[str, Scalar]
+    path: Path
+    error: str = ""
+    result: Result | None = None
+
+    def __repr__(self) -> str:
+        keys = ", ".join(f"{key} {text_of(value)}" for key, value in self.keys.items())
+        return f"<SweepRow {keys}: {told(self)}>"
+
+    def cells(self) -> dict[str, Any]:
+        """Return it as cells of a table; a figure that a run does not have is None."""
+        result = self.result
+        found: dict[str, Any] = {**self.keys, "state": "failed" if self.error else "finished"}
+        found |= dict.fromkeys(("metric", "validation", "test", "payload_bytes", "seconds"))
+        if result is not None:
+            metric, last = result.metric, result.stages[-1].metric
+            found["metric"] = "accuracy" if metric is None else metric.name
+            found["validation"] = result.val_accuracy if last is None else last.value
+            found["test"] = result.test_accuracy if metric is None else metric.value
+            found["payload_bytes"] = result.volumes["payload"]["total"]
+            found["seconds"] = result.seconds["total"]
+        return {**found, "error": self.error, "run": str(self.path)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +103,20 @@ class SweepMean:
         return cells
 
 
+class SweepRows(Rows[SweepRow]):
+    """The runs of a sweep, in their order."""
+
+    def __init__(self, rows: Iterable[SweepRow]) -> None:
+        super().__init__(rows, SweepRow.cells)
+
+    def means(self) -> Rows[SweepMean]:
+        """Return mean and deviation over published splits and seeds.
+
+        Runs that have all other keys in common are one row.
+        """
+        return Rows(means_of(self), SweepMean.cells)
+
+
 def means_of(rows: Sequence[SweepRow]) -> list[SweepMean]:
     """Return the means of runs that differ in a published split and the seed alone.
 
@@ -112,3 +161,19 @@ def _figure(values: Sequence[float | None]) -> Mean | None:
         return None
     deviation = statistics.stdev(there) if len(there) > 1 else None
     return Mean(value=statistics.fmean(there), deviation=deviation)
+
+
+def told(row: SweepRow) -> str:
+    """Return in words how a run ended."""
+    if row.error:
+        return f"failed: {row.error}"
+    cells = row.cells()
+    figures = [
+        f"{use} {cells[use]:.4f}" for use in ("validation", "test") if cells[use] is not None
+    ]
+    return ", ".join([cells["metric"], *figures])
+
+
+def text_of(value: Scalar) -> str:
+    """Return a value as a command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
