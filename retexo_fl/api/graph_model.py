@@ -23,7 +23,7 @@ from retexo_fl.api.traced_pass import (
     normalised,
     traced_outputs,
 )
-from retexo_fl.client.part import as_read, check_edges
+from retexo_fl.client.part import as_read, check_edges, with_structure
 from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import read_rows, stage_input
 from retexo_fl.errors import ConfigurationError
@@ -111,7 +111,7 @@ class GraphModel(torch.nn.Module):
         whole = predicted_graph(graph, self._trained, labels=False)
         order = np.argsort(whole.node_keys, kind="stable")
         place = np.argsort(order)
-        part = whole_part(whole)
+        part = with_structure(whole_part(whole))
         self._check(part)
         part = as_read(self._trained.config.model, part)
         features, masks = _of(graph, FEATURES), self._masks(_of(graph, EDGES), place)
@@ -141,6 +141,7 @@ class GraphModel(torch.nn.Module):
             features=part.num_features,
             classes=part.num_classes,
             edge_features=part.edge_values.num_attributes,
+            is_structural=part.is_structural,
             source="graph",
         )
         check_edges(self._trained.config.model, part)

@@ -27,7 +27,9 @@ class Options(TypedDict, total=False):
     edges: str | Path | None
     """Table of all edges (.csv, .parquet, .npz); needs --nodes."""
     features: str | Path | None
-    """Feature recipe for the columns of --nodes (`retexo features fit`), or 'auto' to make one."""
+    """Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or
+    'none' to read any graph without features.
+    """
     key_column: str | None
     """Column of keys in --nodes, if not 'key'."""
     label_column: str | None

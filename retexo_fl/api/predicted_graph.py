@@ -66,7 +66,7 @@ def predicted_graph(
         masks=labels,
         outputs=model.shape.classes,
         classes=() if is_table else classes,
-        num_features=model.shape.features_before_basis or model.shape.inputs,
+        num_features=0 if model.is_structural else model.shape.features,
     )
     if graph is None:
         return load_graph(config, quiet=True, reading=reading)

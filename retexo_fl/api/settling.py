@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from retexo_fl.config import (
     DATA_PATH_KEYS,
+    NO_FEATURES,
     RunConfig,
     Scalar,
     config_values,
@@ -183,6 +184,8 @@ def _names_of(graph: object, values: Values) -> dict[str, str]:
 
     tables = tables_of(graph)
     of_tables = frozenset() if tables is None else frozenset({"features"})
+    if values.get("features") == NO_FEATURES:
+        of_tables |= {"features"}
     _refuse(((_OF_TABLES | _PLACES) - of_tables) & values.keys(), "graph")
     if tables is None:
         return {"dataset": _name_of(graph)}

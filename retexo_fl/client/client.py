@@ -41,7 +41,7 @@ from retexo_fl.client.api import (
     told_weights,
 )
 from retexo_fl.client.crossing import Crossing
-from retexo_fl.client.part import ClientPart, without_peers
+from retexo_fl.client.part import ClientPart, with_structure, without_peers
 from retexo_fl.client.sealing import sealing_of
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
@@ -94,7 +94,7 @@ class GraphClient(Answering):
         torch.set_num_threads(config.threads)
         if config.traits.drops_edges:
             partition = without_peers(partition)
-        self.part = ClientPart(partition, config.model)
+        self.part = ClientPart(with_structure(partition), config.model)
         partition = self.part.graph
         self._config = config
         self._job = job
@@ -147,6 +147,7 @@ class GraphClient(Answering):
             edge_features=self.part.edge_values.num_attributes,
             directed=self.part.edge_values.is_directed,
             recipe=part.recipe_digest,
+            structural=part.is_structural or None,
             **self.masks.told(request.ticket.attempt, counts, self._told_labels),
         )
 

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.client.part import check_edges, note_unused_edges
-from retexo_fl.config import AUTO_FEATURES, RunConfig
+from retexo_fl.client.part import check_edges, note_unused_edges, with_structure
+from retexo_fl.config import AUTO_FEATURES, NO_FEATURES, RunConfig
 from retexo_fl.config.goals import AUTO
 from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.config.value_forms import OF_ONE_CLASS
@@ -177,7 +177,15 @@ def given_graph(
     )
     if made is None:
         raise DatasetError(f"graph: got {type(graph).__name__}; expected {GRAPHS}")
-    return made
+    return _as_chosen(made, config)
+
+
+def _as_chosen(graph: Graph, config: RunConfig) -> Graph:
+    """Return a graph without features, where it is to be read so."""
+    if config.features == NO_FEATURES and graph.num_features:
+        # Of a source that has them anyway.
+        graph = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
+    return graph
 
 
 def label_kind(config: RunConfig) -> LabelKind:
@@ -190,6 +198,7 @@ def reading_of(config: RunConfig) -> Reading:
     return Reading(
         rules=edge_rules(config),
         labels=label_kind(config),
+        num_features=0 if config.features == NO_FEATURES else None,
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
     )
 
@@ -319,9 +328,10 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
         columns = _node_columns(config, attributes, nodes)
         return read_table_graph(nodes, edges, columns, attributes=attributes, reading=reading)
     with _found_in(config) as data_dir:
-        return load_dataset(
+        graph = load_dataset(
             config.dataset, data_dir=data_dir, attributes=attributes, reading=reading, quiet=quiet
         )
+    return _as_chosen(graph, config)
 
 
 def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable) -> NodeColumns:
@@ -344,7 +354,7 @@ def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable)
         recipe, told = fit_recipe(summarise_table(nodes, choice))
         for sentence in told:
             logger.warning("features: %s", sentence)
-    elif config.features:
+    elif config.features and config.features != NO_FEATURES:
         recipe = read_recipe(Path(config.features))
     return NodeColumns(
         key=key,
@@ -454,11 +464,12 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
 
 def _checked(settled: SettledParts) -> SettledParts:
     """Settle which class the metric is of, and check that the model takes the edges."""
-    config, parts = _of_class(settled.config, settled.parts), settled.parts
+    config = _of_class(settled.config, settled.parts)
+    parts = [with_structure(part) for part in settled.parts]
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)
-    return replace(settled, config=config)
+    return replace(settled, config=config, parts=parts)
 
 
 def _of_class(config: RunConfig, parts: Sequence[GraphPartition]) -> RunConfig:

@@ -1,6 +1,6 @@
 """The configuration of a run: flat keys, checked when a :class:`RunConfig` is made of them."""
 
-from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS
+from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS, NO_FEATURES
 from retexo_fl.config.goals import GOALS
 from retexo_fl.config.keys import Scalar
 from retexo_fl.config.run_config import (
@@ -32,6 +32,7 @@ __all__ = [
     "LINKS",
     "LINK_EXPECTED",
     "LINK_PROFILES",
+    "NO_FEATURES",
     "PLACE_KEYS",
     "RunConfig",
     "Scalar",

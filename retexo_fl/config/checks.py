@@ -22,12 +22,16 @@ from retexo_fl.units import counted
 DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir", "features")
 #: Value of ``features`` that makes a recipe of the table itself.
 AUTO_FEATURES: Final = "auto"
+#: Value of ``features`` by which a graph of any source is read without features.
+NO_FEATURES: Final = "none"
 #: What says how tables of nodes and edges are read, and what stands for nothing of it.
 OF_TABLES: Final = (
     *("features", "key-column", "label-column", "unlabelled-values"),
     *("source-column", "target-column", "weight-column", "time-column"),
     *("delimiter", "decimal", "encoding", "repeated-nodes"),
 )
+#: The one of these that is for any graph.
+_OF_ANY_GRAPH: Final = ("features", NO_FEATURES)
 #: Bits of a value in vectors that lie on one grid: below, small rows would be noise.
 _GRID_BITS: Final = 8
 #: Of two clients each knows the other's part of a sum.
@@ -91,7 +95,7 @@ def _check_graph(values: Mapping[str, Any]) -> None:
             "a sweep (`retexo sweep` takes the same keys), or published:COLUMN"
         )
     for key in OF_TABLES:
-        is_given = values[key] not in {"", "refuse"}
+        is_given = values[key] not in {"", "refuse"} and (key, values[key]) != _OF_ANY_GRAPH
         if is_given and not values["nodes"] and values["engine"] != "deployment":
             raise ConfigurationError(
                 f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"

@@ -91,7 +91,8 @@ class RunConfig:
     )
     features: str = text(
         "",
-        "Feature recipe for the columns of --nodes (`retexo features fit`), or 'auto' to make one.",
+        "Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or "
+        "'none' to read any graph without features.",
         metavar="FILE",
         may_change=True,
         lean=ANY,

@@ -62,6 +62,7 @@ class Federation:
         classes: Number of classes, equal on all clients.
         recipe: Digest of the feature recipe, equal on all clients; empty without one.
         edge_features: Attributes of each edge, equal on all clients.
+        is_structural: Features are made of the edges, since nodes have none.
         left_out: By use, clients whose nodes do not count, since too few of their cohorts have any.
     """
 
@@ -71,6 +72,7 @@ class Federation:
     classes: int
     recipe: str
     edge_features: int
+    is_structural: bool = False
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def under(self, masking: MaskedSums, *, all_train: bool) -> Federation:
@@ -157,6 +159,7 @@ def greet(  # noqa: PLR0913 - each says what hellos are for
         classes=answers[0].classes,
         recipe=answers[0].recipe,
         edge_features=answers[0].edge_features,
+        is_structural=bool(answers[0].structural),
     )
 
 
@@ -210,7 +213,7 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int, *, counts_lin
             )
         check_hello(answer, clients=clients, counts_links=counts_links)
     alike = ("partitioning", "num_clients", "recipe", "features", "classes", "edge_features")
-    for name in (*alike, "directed"):
+    for name in (*alike, "directed", "structural"):
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:
             told = "; ".join(

@@ -40,6 +40,7 @@ class LayerFacts:
         label_facts: Of a regression, mean and scale of the labels that it was trained on; else
             empty, and not in the file.
         edge_features: Attributes of edges that it reads; not in the file where there are none.
+        is_structural: Input features are made of the edges; not in the file where they are not.
     """
 
     stage: int
@@ -48,11 +49,12 @@ class LayerFacts:
     recipe: str = ""
     label_facts: tuple[float, ...] = ()
     edge_features: int = 0
+    is_structural: bool = False
 
     def values(self) -> dict[str, Any]:
         """Return them as they stand in a file: without what is empty."""
         values = asdict(self)
-        for name in ("recipe", "label_facts", "edge_features"):
+        for name in ("recipe", "label_facts", "edge_features", "is_structural"):
             if not values[name]:
                 del values[name]
         return values
@@ -119,15 +121,20 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
     recipe, facts = values.pop("recipe", ""), values.pop("label_facts", [])
     values.setdefault("edge_features", 0)
+    is_structural = values.pop("is_structural", False)
     if (
         set(values) != {"stage", "features", "classes", "edge_features"}
         or not all(type(value) is int and value >= 0 for value in values.values())
         or not isinstance(recipe, str)
+        or type(is_structural) is not bool
         or not isinstance(facts, list)
         or not all(type(fact) is float and math.isfinite(fact) for fact in facts)
     ):
         raise CheckpointError(f"{path}: damaged (expected numbers of stage, features and classes)")
-    return LayerFacts(**values, recipe=recipe, label_facts=tuple(facts)), tensors
+    told = LayerFacts(
+        **values, recipe=recipe, label_facts=tuple(facts), is_structural=is_structural
+    )
+    return told, tensors
 
 
 def _text(values: Mapping[str, Any]) -> str:

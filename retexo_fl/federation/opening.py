@@ -230,4 +230,7 @@ def open_training(
     )
     if not job.label_facts:
         job.label_facts = labels.facts(config)
-    return replace(joined, warnings=labels.warnings())
+    warnings = labels.warnings()
+    if joined.federation.is_structural:
+        warnings = (*warnings, "nodes have no features: their degrees stand for them")
+    return replace(joined, warnings=warnings)

@@ -313,6 +313,7 @@ class ServerLoop(Follower):
             recipe=self._joined.federation.recipe,
             label_facts=objective_of(self.config).label_facts.units(self.job.label_facts),
             edge_features=shape.edge_features,
+            is_structural=self._joined.federation.is_structural,
         )
 
     def _finish(self, test: Score, report_sums: np.ndarray) -> None:

@@ -50,6 +50,7 @@ class TrainedModel:
         basis: Of the features, as it travels; None without one.
         recipe: Digest of the recipe that made the input features; empty without one.
         label_facts: Of a regression, mean and scale of the labels that it was trained on.
+        is_structural: Its input features are made of the edges.
     """
 
     run: Path
@@ -59,6 +60,7 @@ class TrainedModel:
     basis: np.ndarray | None = None
     recipe: str = ""
     label_facts: tuple[float, ...] = ()
+    is_structural: bool = False
 
     @property
     def digest(self) -> str:
@@ -86,6 +88,7 @@ class TrainedModel:
             # Of classes it is named as before there were other labels.
             **labels_for(self.config.task).key,
             **({"label_facts": self.label_facts} if self.label_facts else {}),
+            **({"is_structural": True} if self.is_structural else {}),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for weights in (*([] if self.basis is None else [self.basis]), *self.weights):
@@ -122,7 +125,14 @@ class TrainedModel:
         return JobState(job=name, basis=self.basis, outcomes=outcomes)
 
     def check_fits(
-        self, *, recipe: str, features: int, classes: int, edge_features: int, source: str
+        self,
+        *,
+        recipe: str,
+        features: int,
+        classes: int,
+        edge_features: int,
+        is_structural: bool,
+        source: str,
     ) -> None:
         """Check that parts have the sizes and the recipe that the model was trained with.
 
@@ -133,6 +143,14 @@ class TrainedModel:
             raise PartitionError(
                 f"{source}: the parts are of {named_recipe(recipe)}; expected "
                 f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
+            )
+        if is_structural != self.is_structural:
+            has, expected = "no features", "features"
+            if not is_structural:
+                has, expected = "features", "none (features none leaves them out)"
+            raise PartitionError(
+                f"{source}: nodes have {has}; expected {expected}, as the model in {self.run} was "
+                "trained"
             )
         given = {"features": (features, self.shape.features)}
         if not self.shape.link_head:
@@ -216,6 +234,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         basis=basis,
         recipe=first.recipe,
         label_facts=first.label_facts,
+        is_structural=first.is_structural,
     )
 
 

@@ -110,16 +110,18 @@ class ArrayChecks:
             )
 
     def feature_form(self, name: str, features: HasForm, *, num_nodes: int) -> None:
-        """Check of features, or of what a header says: float32, [num_nodes, F], F at least 1."""
+        """Check of features, or of what a header says: float32, [num_nodes, F]; F of 0 is none."""
         if features.dtype != np.float32:
             self.fail(name, f"got {features.dtype}; expected float32")
         shape = features.shape
-        if len(shape) != 2 or shape[0] != num_nodes or shape[1] == 0:
-            self.fail(name, f"got shape {shape}; expected ({num_nodes}, F) with F at least 1")
+        if len(shape) != 2 or shape[0] != num_nodes:
+            self.fail(name, f"got shape {shape}; expected ({num_nodes}, F)")
 
     def features(self, name: str, features: np.ndarray | csr_array, *, num_nodes: int) -> None:
-        """Check features: float32, one row for each node, at least one column, finite."""
+        """Check features: float32, one row for each node, finite; there may be no column."""
         self.feature_form(name, features, num_nodes=num_nodes)
+        if not features.shape[1]:
+            return
         if isinstance(features, np.ndarray):
             row = _first_nonfinite_row(features)
         else:

@@ -64,7 +64,7 @@ class EdgeListGraph:
         name: Name of the data set.
         edges: [2, E] integers, each edge once, in any order; from source to target of a directed
             graph.
-        features: [N, F] numbers, dense or a SciPy matrix of any format.
+        features: [N, F] numbers, dense or a SciPy matrix of any format; F is 0 for none.
         labels: What :func:`.as_labels` takes for ``kind``; None where they are not known, with
             ``num_classes``.
         kind: What labels are; None for what their form says.
@@ -105,7 +105,7 @@ class Graph:
         indptr: [N + 1] int64: node u's neighbours are ``indices[indptr[u]:indptr[u + 1]]``.
         indices: [e] integers, each pair of neighbours from both of its ends, ascending in each row;
             no self loop.
-        features: [N, F] float32, dense or CSR.
+        features: [N, F] float32, dense or CSR; F is 0 where nodes have none.
         labels: [N] int64 classes, [N, L] int8 labels or [N] float64 numbers.
         num_classes: Outputs of a model: C classes, L labels, or one number.
         train_mask: Of the split that it brings, as it brings it (:class:`.Masks`), or None;
@@ -154,7 +154,8 @@ class Graph:
             edges: [2, E] integers below N, each edge once, in any order; undirected ones in any
                 orientation, directed ones from source to target.
             name: Name of the data set.
-            features: [N, F] numbers, rounded to float32; dense, or a SciPy matrix of any format.
+            features: [N, F] numbers, rounded to float32; dense, or a SciPy matrix of any format. F
+                of 0 for nodes without features: what stands for them is made of the edges.
             labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`, or [N] text.
             num_classes: C; None for the classes that are there, which keep their numbers, or texts,
                 as names where they do not count from 0; not read of other labels.

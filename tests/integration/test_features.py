@@ -388,7 +388,10 @@ def test_recipes_need_tables(retexo: CommandLine) -> None:
     assert told.startswith("key-column: 'id' is for a table of nodes; ")
     graph = ("--nodes", "accounts.csv", "--edges", "transfers.csv", *NAMES)
     problems = retexo.problems("partition", "make", *graph, "--clients", "2", "--out", "new")
-    assert problems == ["accounts.csv: no column of features; expected x0, x1, ... or one column x"]
+    assert problems == [
+        "accounts.csv: no column of features; expected x0, x1, ... or one column x, or features "
+        "auto, which makes them of the other columns, or features none"
+    ]
 
 
 def test_text_labels_without_a_recipe_say_what_would_read_them(retexo: CommandLine) -> None:

@@ -60,6 +60,7 @@ class HelloAnswer:
             counters by the key of its certificate; None in a simulation.
         agreement: Which sums its owner agreed to (:attr:`.Agreement.content`), where sums are
             masked; None in a simulation.
+        structural: Whether its features are made of the edges, since nodes have none; None if not.
         sizes: Where that was asked, the fields of :class:`GraphSizes` in order; none where its
             owner does not want that told, or sums are masked.
     """
@@ -87,6 +88,7 @@ class HelloAnswer:
     mask_key: bytes | None = None
     mask_signature: bytes | None = None
     agreement: bytes | None = None
+    structural: bool | None = None
     sizes: tuple[int, ...] = ()
 
     def has(self, use: str) -> bool:

@@ -42,7 +42,7 @@ class GraphPartition:
         boundary_owners: [b] int32 client that owns each boundary node.
         node_hashes: [n] uint64 hashes of ``node_keys`` (:func:`~retexo_fl.graph.keys.hash_keys`).
         boundary_hashes: [b] uint64 hashes of ``boundary_keys``.
-        features: [n, F] float32, dense or CSR.
+        features: [n, F] float32, dense or CSR; F is 0 where nodes have none.
         labels: [n] int64 classes, [n, L] int8 labels or [n] float64 numbers.
         train_mask: [n] bool.
         val_mask: [n] bool.
@@ -50,6 +50,8 @@ class GraphPartition:
         num_classes: Outputs of a model of the whole graph: C classes, L labels or one number.
         recipe: What made features and labels of columns; None where nothing did.
         edge_values: Weights and attributes of the e edges, in the order of ``indices``.
+        is_structural: Features are made of the edges, since nodes have none of their own; no part
+            on disk is.
 
     Source: RETEXO, section 2.1 (inner and boundary nodes).
     """
@@ -72,6 +74,7 @@ class GraphPartition:
     num_classes: int
     recipe: FeatureRecipe | None = None
     edge_values: EdgeValues = PLAIN
+    is_structural: bool = False
 
     def __repr__(self) -> str:
         features = format_counted(self.num_features, "feature")

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -239,6 +240,10 @@ def _replacing(target: Path, kind: Kind) -> Iterator[Path]:
 
 
 def _write_arrays(partition: GraphPartition, folder: Path) -> None:
+    if partition.is_structural:
+        # They are made again of the edges.
+        none = np.empty((partition.num_inner, 0), np.float32)
+        partition = replace(partition, features=none, is_structural=False)
     stored = {}
     for name, array in _stored_form(partition).items():
         path = folder / f"{name}.npy"

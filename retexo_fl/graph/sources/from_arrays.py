@@ -42,6 +42,8 @@ NAMES: Final = frozenset(
         *(*MASKS, *SEVERAL_MASKS, WEIGHT, ATTRIBUTES, TIME),
     }
 )
+#: How many nodes there are, where neither features nor labels say it.
+NUM_NODES: Final = "num_nodes"
 
 
 def from_arrays(
@@ -57,7 +59,8 @@ def from_arrays(
     """Turn arrays into a graph.
 
     Args:
-        values: ``x`` [N, F], dense or sparse; ``edge_index`` [2, E], or a sparse matrix [N, N] as
+        values: ``x`` [N, F], dense or sparse, or nothing of nodes without features;
+            ``edge_index`` [2, E], or a sparse matrix [N, N] as
             ``adj`` (rows are sources) or ``adj_t`` (columns are), whose values are weights where
             one is not 1; ``y`` [N]. Maybe ``train_mask``, ``val_mask`` and ``test_mask``
             (:class:`.Masks`), or ``train_masks``, ... [S, N]; ``edge_weight`` [E], ``edge_attr``
@@ -80,9 +83,13 @@ def from_arrays(
     source = source or name
     checks = ArrayChecks(source=source, error=DatasetError)
     there = {key: value for key, value in values.items() if value is not None}
-    features = as_features(checks, FEATURES, _demanded(checks, there, FEATURES, reading))
+    if not {EDGES, ADJACENCY, TRANSPOSED} & there.keys():
+        _demanded(checks, there, FEATURES, reading)
     if reading.needs_labels:
         _demanded(checks, there, LABELS, reading)
+    if reading.num_features == 0 or FEATURES not in there:
+        there[FEATURES] = np.empty((_num_nodes(checks, there), 0), np.float32)
+    features = as_features(checks, FEATURES, there[FEATURES])
     demand_attributes(source, there, attributes)
     edges_name, listed = _listed(checks, there, reading)
     times = there.get(TIME)
@@ -147,6 +154,23 @@ def _masks(checks: ArrayChecks, there: Mapping[str, Any]) -> Masks:
         found = [None if mask is None else mask.T for mask in found]
     train, val, test = found
     return Masks(train=train, val=val, test=test)
+
+
+def _num_nodes(checks: ArrayChecks, there: Mapping[str, Any]) -> int:
+    """Return how many nodes a graph has without features: by labels, masks, edges, or as it says.
+
+    A number that other arrays contradict is found when these are checked.
+    """
+    for key in (LABELS, *MASKS, ADJACENCY, TRANSPOSED):
+        if key in there:
+            shape = getattr(there[key], "shape", None)
+            return int(as_array(there[key]).shape[0] if shape is None else shape[0])
+    if NUM_NODES in there:
+        return int(there[NUM_NODES])
+    ends = as_array(there.get(EDGES, ()))
+    if not ends.size or ends.dtype.kind not in "iu":
+        checks.fail(FEATURES, f"missing; expected it, {LABELS}, or {NUM_NODES}")
+    return max(int(ends.max()) + 1, 0)
 
 
 def _listed(

@@ -124,7 +124,7 @@ def read_networkx(
         edges=edges.ends,
         edge_values=edges.values,
         directed=rules.directed,
-        features=_features(checks, nodes, names.features),
+        features=_features(checks, nodes, names.features, reading),
         labels=_labels(checks, nodes, names.labels, reading),
         kind=reading.labels,
         classes=reading.classes,
@@ -210,7 +210,9 @@ def _key(checks: ArrayChecks, node: Any) -> bytes:
     return key
 
 
-def _features(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:
+def _features(checks: ArrayChecks, nodes: list[_Node], name: str, reading: Reading) -> np.ndarray:
+    if reading.num_features == 0 or not any(name in there for _, there in nodes):
+        return np.empty((len(nodes), 0), dtype=np.float32)
     rows: list[np.ndarray] = []
     for node, there in nodes:
         if name not in there:

@@ -8,7 +8,14 @@ from typing import Any
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import CLASSES, labels_for
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
-from retexo_fl.graph.sources.from_arrays import NAMES, from_arrays
+from retexo_fl.graph.sources.from_arrays import (
+    EDGES,
+    FEATURES,
+    LABELS,
+    NAMES,
+    NUM_NODES,
+    from_arrays,
+)
 from retexo_fl.graph.sources.reading import Reading
 
 
@@ -63,6 +70,9 @@ def read_pyg(
 ) -> Graph:
     """Turn a PyG ``Data`` into a graph, as :func:`from_pyg` does."""
     values = {key: getattr(data, key, None) for key in (*sorted(NAMES), *attributes)}
+    if values[FEATURES] is None and values[LABELS] is None and values[EDGES] is not None:
+        # Else PyG may guess it, and say so.
+        values[NUM_NODES] = getattr(data, NUM_NODES, None)
     return from_arrays(
         values,
         name=name,

@@ -24,6 +24,7 @@ from retexo_fl.graph.sources.from_arrays import (
     FEATURES,
     LABELS,
     MASKS,
+    NUM_NODES,
     SEVERAL_MASKS,
     TIME,
     TRANSPOSED,
@@ -86,7 +87,7 @@ def read_npz_graph(
 
 def _wanted(reading: Reading) -> list[str]:
     """Return the names of the arrays that are read where they are there."""
-    names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES]
+    names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES, NUM_NODES]
     names += [LABELS] if reading.labels.are_read else []
     names += [*MASKS, *SEVERAL_MASKS] if reading.masks else []
     return names + ([TIME] if reading.rules.before else [])
@@ -94,7 +95,7 @@ def _wanted(reading: Reading) -> list[str]:
 
 def _check_sizes(archive: NpzArchive, checks: ArrayChecks, reading: Reading) -> None:
     """Check that what is about to be read can be a graph, since a file may claim any size."""
-    shape = _features_shape(archive, checks)
+    shape = _sizes(archive, checks)
     num_nodes = archive.header(LABELS).shape[0] if LABELS in archive.names else shape[0]
     wanted = {*_wanted(reading)} & archive.names
     for name in (name for name in (LABELS, *MASKS) if name in wanted):
@@ -141,7 +142,7 @@ def describe_npz_graph(path: Path) -> NpzSummary:
         checks = ArrayChecks(source=str(path), error=DatasetError)
         # Whatever the rules are that it will be read by.
         _check_sizes(archive, checks, Reading(rules=EdgeRules(merge="max")))
-        num_nodes, width = _features_shape(archive, checks)
+        num_nodes, width = _sizes(archive, checks)
         labels = archive.header(LABELS) if LABELS in archive.names else None
         edges = _edge_count(archive)
         masks = [name for name in MASKS if name in archive.names]
@@ -190,13 +191,32 @@ def _is_sparse(archive: NpzArchive, checks: ArrayChecks, name: str) -> bool:
     return sparse
 
 
-def _features_shape(archive: NpzArchive, checks: ArrayChecks) -> tuple[int, int]:
+def _sizes(archive: NpzArchive, checks: ArrayChecks) -> tuple[int, int]:
+    """Return N and F, which is 0 where there are no features."""
     if _is_sparse(archive, checks, FEATURES):
         return _sparse_shape(archive, checks, FEATURES)
+    if FEATURES not in archive.names:
+        return _num_nodes(archive, checks), 0
     shape = archive.header(FEATURES).shape
     if len(shape) != 2 or not shape[1]:
         checks.fail(FEATURES, f"got shape {shape}; expected (N, F) with F at least 1")
     return shape[0], shape[1]
+
+
+def _num_nodes(archive: NpzArchive, checks: ArrayChecks) -> int:
+    """Return how many nodes a file without features has: by labels, masks, or edges."""
+    for name in (LABELS, *MASKS):
+        if name in archive.names and archive.header(name).shape:
+            return archive.header(name).shape[0]
+    for name in (ADJACENCY, TRANSPOSED):
+        if _is_sparse(archive, checks, name):
+            return _sparse_shape(archive, checks, name)[0]
+        if name in archive.names and archive.header(name).shape:
+            return archive.header(name).shape[0]
+    if NUM_NODES in archive.names:
+        return int(archive.read(NUM_NODES).reshape(-1)[:1].sum())
+    checks.form(EDGES, archive.header(EDGES), kinds="iu", shape=(2, None))
+    return max((int(part.max()) + 1 for part in archive.chunks(EDGES) if part.size), default=0)
 
 
 def _sparse_shape(archive: NpzArchive, checks: ArrayChecks, name: str) -> tuple[int, int]:

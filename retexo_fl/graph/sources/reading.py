@@ -20,7 +20,8 @@ class Reading:
         outputs: Of the model that predicts the graph, which then needs neither labels nor edges;
             None to train on it.
         classes: Names of the model's classes, where they have names.
-        num_features: F of the model, which sparse text does not say; None where it is free.
+        num_features: F of the model, which sparse text does not say; None where it is free, 0 to
+            read no features, whether or not there are any.
     """
 
     rules: EdgeRules = STRICT

@@ -235,6 +235,7 @@ class PredictionLoop(Follower):
             features=federation.features,
             classes=federation.classes,
             edge_features=federation.edge_features,
+            is_structural=federation.is_structural,
             source="clients",
         )
         return self.model.shape

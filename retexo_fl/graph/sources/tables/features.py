@@ -15,7 +15,14 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.sources.tables.cells import is_text, number_array
 from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS, NpzSource
-from retexo_fl.graph.sources.tables.source import Cells, Column, Complaints, Source, require_columns
+from retexo_fl.graph.sources.tables.source import (
+    USES_OF_NODES,
+    Cells,
+    Column,
+    Complaints,
+    Source,
+    require_columns,
+)
 from retexo_fl.graph.sources.tables.sparse_text import sparse_rows
 from retexo_fl.units import counted
 
@@ -49,7 +56,8 @@ class FeatureReader:
         self._num_features = num_features
         self._infers = infer_features and num_features is None
         self._parts: list[Features] = []
-        self.columns = _feature_columns(source, others)
+        self._has_none = num_features == 0 or _has_none(source, others)
+        self.columns = () if self._has_none else _feature_columns(source, others)
 
     def add(self, batch: Mapping[str, Cells], *, first_row: int) -> None:
         """Take the next rows.
@@ -79,6 +87,8 @@ class FeatureReader:
             TableError: It has another width than it should have, or the parts of a sparse matrix
                 do not fit each other.
         """
+        if self._has_none:
+            return np.empty((num_nodes, 0), dtype=np.float32)
         if isinstance(self._source, NpzSource) and not self.columns:
             features = _sparse_arrays(self._source, num_nodes=num_nodes)
         else:
@@ -136,6 +146,11 @@ def in_order(source: Source, names: Sequence[str], letter: str) -> tuple[str, ..
     return tuple(name for _, name in by_number)
 
 
+def _has_none(source: Source, others: Sequence[str]) -> bool:
+    """Return whether no column could be a feature: all have another use."""
+    return {*source.names} <= {*others, *USES_OF_NODES}
+
+
 def _feature_columns(source: Source, others: Sequence[str]) -> tuple[str, ...]:
     names = [name for name in source.names if name.startswith("x") and name not in others]
     sparse = [name for name in names if name in SPARSE_ARRAYS]
@@ -147,7 +162,8 @@ def _feature_columns(source: Source, others: Sequence[str]) -> tuple[str, ...]:
         return ()
     if not names:
         raise TableError(
-            f"{source.path}: no column of features; expected x0, x1, ... or one column x"
+            f"{source.path}: no column of features; expected x0, x1, ... or one column x, or "
+            "features auto, which makes them of the other columns, or features none"
         )
     if _WHOLE_ROWS in names:
         if len(names) > 1:

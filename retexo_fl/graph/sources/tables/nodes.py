@@ -137,7 +137,8 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         path: A DataFrame, or a ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``),
             ``.parquet`` or ``.npz`` file; the room's README documents its columns.
         columns: Names of columns, and a recipe for the others; None for the documented ones.
-        num_features: F that the file must have; sparse text needs it, other forms have their own.
+        num_features: F that the file must have; sparse text needs it, other forms have their own. 0
+            reads no features, whether or not there are columns of them.
         infer_features: Take it from sparse text, too, by its largest index: for a graph that is
             in one table.
         attributes: Text columns to be read beside the documented ones.

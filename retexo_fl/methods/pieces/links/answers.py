@@ -14,7 +14,7 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.crossing import Crossing, TrainerOf
-from retexo_fl.client.part import ClientPart
+from retexo_fl.client.part import ClientPart, with_structure
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
@@ -66,7 +66,7 @@ class LinkPart(ClientPart):
     """A part without the edges that are held out; pairs of nodes are counted, not nodes."""
 
     def __init__(self, whole: ClientPart, split: LinkSplit, config: RunConfig) -> None:
-        super().__init__(split.part, config.model)
+        super().__init__(with_structure(split.part), config.model)
         self.edge_values = whole.edge_values
         self._pairs = split.pairs
         self._group_size = objective_of(config).group_size
@@ -103,7 +103,7 @@ class LinkClient(LazyClient):
         self._links = split
         self.part = LinkPart(self.part, split, config)
         assert isinstance(self.crossing, LinkCrossing)
-        self.crossing.read(split.part)
+        self.crossing.read(self.part.graph)
 
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`.

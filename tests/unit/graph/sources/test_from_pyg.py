@@ -184,7 +184,6 @@ def test_rules_take_what_is_no_simple_graph(caplog: pytest.LogCaptureFixture) ->
     ("changes", "sentence"),
     [
         ({"edge_index": None}, "edge_index: missing; expected edge_index; there is: x, y"),
-        ({"x": None}, "x: missing; expected x; there is: edge_index, y"),
         ({"y": None}, "y: missing; expected y, or task links; there is: edge_index, x"),
         ({"y": torch.zeros(6, 3)}, "y: got shape (6, 3); expected one class for each node"),
         ({"y": torch.tensor([0, 1, 0.5, 1, 0, 0])}, "y: row 2 is 0.5; expected whole numbers"),

@@ -116,7 +116,6 @@ def test_read_npz_graph_ignores_other_arrays(tmp_path: Path) -> None:
     [
         ({"y": None}, "y: missing; the file has edge_index, test_mask"),
         ({"edge_index": None}, "edge_index: missing"),
-        ({"x": None}, "x: missing"),
         ({**_SPARSE, "x_data": None}, "x_data: missing"),
         ({**_SPARSE, "x": SMALL["x"]}, "x: found together with x_indptr"),
         (

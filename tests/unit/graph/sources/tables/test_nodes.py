@@ -180,7 +180,7 @@ def test_features_that_are_not_finite(tmp_path: Path, cell: str) -> None:
     [
         (["label,x0", "0,1"], "column 'key' is missing; .*'label', 'x0'$"),
         (["key,x0", "a,1"], "column 'label' is missing; .*'key', 'x0'$"),
-        (["key,label", "a,1"], "no column of features; expected x0, x1, .* x$"),
+        (["key,label,age", "a,1,3"], "no column of features; expected x0, x1, .* features none$"),
         (["key, label,x0"], "column 'label' is missing; .*'key', ' label', 'x0'$"),
         ([HEAD], "has no rows; expected at least one node"),
         (["key,label,x,x0", "a,1,,1"], "got both x and x0; expected one"),
