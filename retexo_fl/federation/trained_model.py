@@ -145,11 +145,11 @@ class TrainedModel:
                 f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
             )
         if is_structural != self.is_structural:
-            has, expected = "no features", "features"
+            has, wanted = "no features", "features"
             if not is_structural:
-                has, expected = "features", "none (features none leaves them out)"
+                has, wanted = "features", "none (features none leaves them out)"
             raise PartitionError(
-                f"{source}: nodes have {has}; expected {expected}, as the model in {self.run} was "
+                f"{source}: nodes have {has}; expected {wanted}, as the model in {self.run} was "
                 "trained"
             )
         given = {"features": (features, self.shape.features)}

@@ -30,7 +30,7 @@ NODES = 8
 RING = [(node, (node + 1) % NODES) for node in range(NODES)]
 EDGES = np.array([*RING, (0, 4)]).T
 LABELS = np.arange(NODES) % 2
-KEYS = {"split": "random:0.5/0.25/0.25", "clients": 2, "seed": 3}
+KEYS: dict[str, Any] = {"split": "random:0.5/0.25/0.25", "clients": 2, "seed": 3}
 
 
 def as_npz(folder: Path, **more: Any) -> dict[str, Any]:
