@@ -162,6 +162,7 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
         num_classes=manifest.num_classes,
         recipe=_recipe(directory, manifest),
         features=_features(directory, manifest, arrays),
+        is_structural=False,
         edge_values=EdgeValues(
             weights=arrays.get("edge_weights"), attributes=arrays.get("edge_attributes")
         ),
