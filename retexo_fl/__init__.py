@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from retexo_fl.version import __version__
 
 if TYPE_CHECKING:
+    from retexo_fl.api.cuts import CutRow, rolling
     from retexo_fl.api.graph_model import GraphModel
     from retexo_fl.api.loggers import MlflowLogger, TensorBoardLogger, WandbLogger
     from retexo_fl.api.parts import open_parts, partition, plan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "CutRow",
     "Event",
     "Graph",
     "GraphModel",
@@ -50,11 +52,13 @@ __all__ = [
     "open_parts",
     "partition",
     "plan",
+    "rolling",
     "run",
     "sweep",
 ]
 
 _HOMES = {
+    "api.cuts": ("CutRow", "rolling"),
     "api.graph_model": ("GraphModel",),
     "api.loggers": ("MlflowLogger", "TensorBoardLogger", "WandbLogger"),
     "api.parts": ("open_parts", "partition", "plan"),

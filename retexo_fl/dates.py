@@ -110,6 +110,16 @@ def date_text(value: Any) -> str | None:
     return str(np.datetime_as_string(value)) if is_time else None
 
 
+def without_dates(cells: Any) -> Any:
+    """Return cells with text, as :func:`date_text` writes it, in place of dates."""
+    # Words about the command need no numpy.
+    import numpy as np
+
+    if isinstance(cells, np.ndarray):
+        return [date_text(cell) for cell in cells] if cells.dtype.kind == "M" else cells
+    return [date_text(cell) or cell for cell in cells]
+
+
 def moment_text(value: object) -> object:
     """Return the text of a point in time: of a date, or a number; another value as it is."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -132,8 +142,8 @@ class Moment:
     is_date: bool
 
     @classmethod
-    def of(cls, text: str) -> Self:
-        """Read :data:`MOMENT`.
+    def of(cls, text: str, key: str = "edges-before") -> Self:
+        """Read :data:`MOMENT`; ``key`` is where it stands, for an error.
 
         Raises:
             ConfigurationError: It is none, or may be two.
@@ -143,7 +153,7 @@ class Moment:
         found = {each for each in readings_of(text) if each}
         if len(found) == 1:
             return cls(text=text, value=found.pop().in_seconds, is_date=True)
-        raise ConfigurationError(f"edges-before: got {text[:40]!r}; expected {MOMENT}")
+        raise ConfigurationError(f"{key}: got {text[:40]!r}; expected {MOMENT}")
 
 
 def is_moment(text: str) -> bool:

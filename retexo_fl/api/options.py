@@ -46,6 +46,8 @@ class Options(TypedDict, total=False):
     """Column of weights in --edges, if not 'weight'."""
     time_column: str | None
     """Column of times in --edges, if not 'time'."""
+    node_time_column: str | None
+    """Column of times in --nodes, for --split time:VAL/TEST, if not 'time'."""
     delimiter: str | None
     """What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not
     given.
@@ -335,6 +337,7 @@ class SweepOptions(TypedDict, total=False):
     target_column: str | Sequence[str] | None
     weight_column: str | Sequence[str] | None
     time_column: str | Sequence[str] | None
+    node_time_column: str | Sequence[str] | None
     delimiter: str | Sequence[str] | None
     decimal: str | Sequence[str] | None
     encoding: str | Sequence[str] | None
@@ -517,6 +520,7 @@ def every_key(  # noqa: PLR0913
     target_column: Any = "",
     weight_column: Any = "",
     time_column: Any = "",
+    node_time_column: Any = "",
     delimiter: Any = "",
     decimal: Any = "",
     encoding: Any = "",

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 #: The table in a sweep's folder.
 TABLE_NAME: Final = "sweep.csv"
+#: The table of a sweep over cuts in time, and the folder of what is predicted to judge them.
+CUTS_NAME: Final = "cuts.csv"
+JUDGED: Final = "judged"
 #: A set of keys, chosen like one of them.
 _PROFILE: Final = "profile"
 _PARTITIONS: Final = "partitions"
@@ -104,7 +107,7 @@ def sweep(
         every_key(**base)  # type: ignore[misc]
     keys, graph = with_frames(dict(base), graph)
     keys |= {} if profile is None else {_PROFILE: profile}
-    runs = [_checked(own) for own in expanded(keys, [*configs])]
+    runs = [checked_keys(own) for own in expanded(keys, [*configs])]
     handed = None if graph is None else SweepGraph(graph, quiet=quiet)
     tell = _silent if quiet else say
     return sweep_of(runs, Path(out), jobs=jobs, tell=tell, graph=handed, overwrite=overwrite)
@@ -132,7 +135,7 @@ def sweep_in(
         raise ConfigurationError(f"{file}: expected a table [base], tables [[run]], or both{odd}")
     try:
         return [
-            _checked(keys)
+            checked_keys(keys)
             for keys in expanded({**base, **chosen}, [{**own, **chosen} for own in runs])
         ]
     except ConfigurationError as error:
@@ -231,7 +234,7 @@ def _trained(
 # ---- what is trained ----------------------------------------------------------------------------
 
 
-def _checked(keys: Mapping[str, object]) -> dict[str, Scalar]:
+def checked_keys(keys: Mapping[str, object]) -> dict[str, Scalar]:
     """Return keys of a run as a configuration has them, each of them one that is allowed.
 
     Whether they go together is found out by the run.
@@ -337,7 +340,8 @@ def _kind() -> Kind:
         name="a sweep",
         # With a run's log of Flower, and what a process that was killed left of a run.
         files=re.compile(
-            rf"{re.escape(TABLE_NAME)}(?:\.\d+\.part)?|{name}/(?:{RUN.files.pattern})|{name}\.log"
+            rf"(?:{re.escape(TABLE_NAME)}|{re.escape(CUTS_NAME)})(?:\.\d+\.part)?"
+            rf"|{name}/(?:{RUN.files.pattern})|{name}\.log|{JUDGED}/{name}/.*"
             rf"|\.{name}\.(?:rows|\d+\.part)/.*"
             rf"|{FOLDER}/[0-9a-f]+/(?:{PARTS.files.pattern})|{FOLDER}/\.[0-9a-f]+\.\d+\.part/.*"
         ),

@@ -104,6 +104,13 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(help="Column of times of edges and boundary, if not 'time'.", metavar="NAME"),
     ] = "",
+    node_time_column: Annotated[
+        str,
+        typer.Option(
+            help="Column of times of nodes, for --split time:VAL/TEST, if not 'time'.",
+            metavar="NAME",
+        ),
+    ] = "",
     delimiter: Delimiter = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
@@ -111,7 +118,8 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(
             help="by-key:TRAIN/VAL/TEST for nodes without a column split: each labelled node "
-            "is assigned by a hash of seed and key, so shares hold on average.",
+            "is assigned by a hash of seed and key, so shares hold on average. Or "
+            "time:VAL/TEST, or time:VAL/TEST/END: by when they came.",
             metavar="SPEC",
         ),
     ] = "",
@@ -168,7 +176,12 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     )
     from retexo_fl.graph.sources.tables.nodes import words_of
     from retexo_fl.graph.sources.text_form import TextForm
+    from retexo_fl.graph.time_split import TIME_COLUMN, time_columns, time_cuts
 
+    if node_time_column and not time_columns(split, node_time_column):
+        raise ConfigurationError("node-time-column: expected --split time:VAL/TEST with it")
+    if time_columns(split, node_time_column):
+        time_cuts(split)
     if unlabelled and (label_column or split):
         raise ConfigurationError(
             f"{'label-column' if label_column else 'split'}: cannot be given with unlabelled; "
@@ -203,6 +216,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             form=form,
         ),
         num_features=agreed.num_features,
+        attributes=time_columns(split, node_time_column),
         kind=LINKS if unlabelled else agreed.labels,
     )
     tables = ClientTables(
@@ -219,6 +233,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         merge=merge_edges,
         self_loops=self_loops,
         unknown=unknown_nodes,
+        time_column=node_time_column or TIME_COLUMN,
     )
     write_partition(part, folder, overwrite=overwrite)
     cut = part.num_cut_edges

@@ -32,6 +32,7 @@ from retexo_fl.cli.superlink import (
     deployment_address,
 )
 from retexo_fl.config import RunConfig, config_values, named_plugins, panels
+from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json
@@ -56,6 +57,7 @@ _EXAMPLES = examples(
     "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",
     "retexo run --resume runs/first --extend 20",
+    "retexo run --nodes accounts.csv --edges transfers.csv --cuts monthly --out runs/months",
     "retexo run --superlink HOST:8000 --root-certificates ca.crt --clients 4",
 )
 
@@ -99,6 +101,16 @@ def _run(  # noqa: PLR0913 - each is an option
         bool, typer.Option("--force", help="Train even if memory is not enough.")
     ] = False,
     overwrite: Overwrite = False,
+    cuts: Annotated[
+        str,
+        typer.Option(
+            help="Train once before each of several points in time, and judge by the edges before "
+            "the next: monthly (daily, weekly, quarterly, yearly), or A,B,C. With --out, the "
+            "folder of all.",
+            metavar="WHEN",
+            show_default=False,
+        ),
+    ] = "",
     superlink: Annotated[
         str | None,
         typer.Option(
@@ -111,12 +123,14 @@ def _run(  # noqa: PLR0913 - each is an option
     insecure: Insecure = False,
 ) -> None:
     address = deployment_address(superlink, root_certificates, insecure=insecure)
+    _check_resumed(values, extend=extend, allow_plugins=allow_plugins)
+    if cuts:
+        if address is not None or force:
+            raise ConfigurationError("cuts: cannot be given with superlink or force")
+        _roll(values, cuts, config, profile, as_json=as_json, quiet=quiet, overwrite=overwrite)
+        return
     if address is not None:
         values = deployed_values(values)
-    if extend and "resume" not in values:
-        raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
-    if allow_plugins and "resume" not in values:
-        raise ConfigurationError("allow-plugins: expected --resume RUN with it")
     asked = Asked(
         values=values,
         file=config,
@@ -154,6 +168,45 @@ def _run(  # noqa: PLR0913 - each is an option
         tell_json({"run": str(run_path), "result": to_json(result)})
     else:
         tell(_summary(result, run_path))
+
+
+def _check_resumed(values: Values, *, extend: int, allow_plugins: bool) -> None:
+    if extend and "resume" not in values:
+        raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
+    if allow_plugins and "resume" not in values:
+        raise ConfigurationError("allow-plugins: expected --resume RUN with it")
+
+
+def _roll(
+    values: Values,
+    cuts: str,
+    file: Path | None,
+    profile: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+    overwrite: bool,
+) -> None:
+    """Train and judge at each cut; print the table."""
+    from retexo_fl.api.cuts import rolling_of
+    from retexo_fl.api.sweeps import CUTS_NAME, checked_keys
+    from retexo_fl.cli.cut_table import cut_table, failures
+    from retexo_fl.cli.tables import show
+
+    given = {**({} if file is None else read_config_file(file)), **values}
+    out = given.pop("out", "")
+    if not out:
+        raise ConfigurationError("out: missing; expected a folder for all runs with cuts")
+    keys = checked_keys({**given, **({} if profile is None else {"profile": profile})})
+    told = (lambda _: None) if quiet else complain
+    rows = rolling_of(keys, cuts, Path(str(out)), tell=told, overwrite=overwrite)
+    if as_json:
+        tell_json(rows.cells())
+    else:
+        place = printable(str(Path(str(out)) / CUTS_NAME))
+        show(cut_table(rows), *failures(rows), f"table           {place}")
+    if any(row.failure for row in rows):
+        raise typer.Exit(1)
 
 
 def _chosen(asked: Asked, address: Address | None) -> tuple[RunConfig, str]:

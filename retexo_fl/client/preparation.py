@@ -55,6 +55,7 @@ from retexo_fl.graph.sources.tables.opening import found_form
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
 from retexo_fl.graph.sources.text_form import TextForm
 from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
+from retexo_fl.graph.time_split import TIME_COLUMN, time_columns
 from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
 from retexo_fl.units import counted, format_counted
@@ -109,12 +110,37 @@ def settled_parts(
     tell_scale(whole.name, [whole.features], whole.recipe)
     config, masks = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
-        assignment = assign_nodes(
-            whole, partitioner=config.partitioner, clients=config.clients, seed=config.seed
-        )
-        split = _node_split(whole, assignment, config)
-        parts = cut_graph(whole, assignment, split)
+        parts = cut_graph(whole, *_divided(whole, config))
     return SettledParts(config=config, parts=parts, masks=masks)
+
+
+def later_parts(
+    config: RunConfig, before: str, *, graph: object | None = None
+) -> list[GraphPartition]:
+    """Return what :func:`make_parts` does, with the edges before a later point in time.
+
+    Nodes stay with their clients and keep their uses, which follow from the earlier edges.
+
+    Args:
+        config: Of the earlier parts.
+        before: Takes the place of its ``edges-before``.
+        graph: As in :func:`make_parts`.
+    """
+    later = replace(config, edges_before=before)
+    early, late = (
+        load_graph(each, quiet=True) if graph is None else given_graph(graph, each)
+        for each in (config, later)
+    )
+    config, _ = _with_own_split(config, early)
+    return cut_graph(late, *_divided(early, config))
+
+
+def _divided(graph: Graph, config: RunConfig) -> tuple[np.ndarray, Split]:
+    """Return [N] to which client each node belongs, and what for it is there."""
+    assignment = assign_nodes(
+        graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
+    )
+    return assignment, _node_split(graph, assignment, config)
 
 
 def _with_own_split(config: RunConfig, graph: Graph) -> tuple[RunConfig, str]:
@@ -167,12 +193,13 @@ def given_graph(
     Raises:
         DatasetError: It is nothing of that kind, or cannot be trained on.
     """
-    attributes = attribute_names(config.partitioner)
+    reading = reading_of(config) if reading is None else reading
+    attributes = _attributes(config, reading)
     made = as_graph(
         graph,
         name=name,
         attributes=attributes,
-        reading=reading_of(config) if reading is None else reading,
+        reading=reading,
         columns=lambda nodes: _node_columns(config, attributes, nodes),
     )
     if made is None:
@@ -246,7 +273,13 @@ def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Spli
     if not config.goal.splits_nodes:
         none = np.zeros(graph.num_nodes, dtype=bool)
         return Split(train=none, val=none, test=none)
-    return make_split(graph, assignment, split=config.split_name, seed=config.seed)
+    return make_split(
+        graph,
+        assignment,
+        split=config.split_name,
+        seed=config.seed,
+        time_column=config.node_time_column or TIME_COLUMN,
+    )
 
 
 def whole_part(graph: Graph, *, column: int = 0) -> GraphPartition:
@@ -319,10 +352,17 @@ def text_form(config: RunConfig) -> TextForm:
     return TextForm.of(delimiter=config.delimiter, decimal=config.decimal, encoding=config.encoding)
 
 
+def _attributes(config: RunConfig, reading: Reading) -> tuple[str, ...]:
+    """Return the attributes of nodes that a graph is cut and split by; a prediction splits none."""
+    splits = reading.outputs is None and config.goal.splits_nodes
+    times = time_columns(config.split, config.node_time_column) if splits else ()
+    return tuple(dict.fromkeys((*attribute_names(config.partitioner), *times)))
+
+
 def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None) -> Graph:
     """Return the graph that a configuration names; ``reading`` of None is to train on it."""
-    attributes = attribute_names(config.partitioner)
     reading = reading_of(config) if reading is None else reading
+    attributes = _attributes(config, reading)
     if config.nodes:
         nodes, edges = Path(config.nodes), Path(config.edges)
         columns = _node_columns(config, attributes, nodes)

@@ -27,7 +27,7 @@ NO_FEATURES: Final = "none"
 #: What says how tables of nodes and edges are read, and what stands for nothing of it.
 OF_TABLES: Final = (
     *("features", "key-column", "label-column", "unlabelled-values"),
-    *("source-column", "target-column", "weight-column", "time-column"),
+    *("source-column", "target-column", "weight-column", "time-column", "node-time-column"),
     *("delimiter", "decimal", "encoding", "repeated-nodes"),
 )
 #: The one of these that is for any graph.

@@ -115,6 +115,9 @@ class RunConfig:
     target_column: str = text("", "Column of targets in --edges, if not 'target'.", lean=ANY)
     weight_column: str = text("", "Column of weights in --edges, if not 'weight'.", lean=ANY)
     time_column: str = text("", "Column of times in --edges, if not 'time'.", lean=ANY)
+    node_time_column: str = text(
+        "", "Column of times in --nodes, for --split time:VAL/TEST, if not 'time'.", lean=ANY
+    )
     delimiter: str = text(
         "",
         "What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not "

@@ -51,15 +51,18 @@ _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
 ALL_PUBLISHED: Final = "published:all"
 SPLIT: Final = ValueForm(
     pattern=re.compile(
-        rf"auto|published(:(\d{{1,4}}|all))?|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
+        rf"auto|published(:(\d{{1,4}}|all))?|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}"
+        r"|time(:[^/]{1,40}(/[^/]{1,40}){1,2})?",
         re.ASCII,
     ),
-    names=frozenset({"auto", "published", "random"}),
+    names=frozenset({"auto", "published", "random", "time"}),
     expected="one of auto, published, published:COLUMN (one of several, from 0), published:all "
     "(each of them, in a sweep), random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
-    "per-client-class:TRAIN/VAL/TEST with three shares such as 0.2/0.1/0.7, or module:attribute",
+    "per-client-class:TRAIN/VAL/TEST with three shares such as 0.2/0.1/0.7, time:VAL/TEST with two "
+    "points in time, or time:VAL/TEST/END, or time with --cuts, or module:attribute",
     brief="auto, published, published:COLUMN, in a sweep published:all, random:TRAIN/VAL/TEST, "
-    "random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute",
+    "random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, time:VAL/TEST, "
+    "time:VAL/TEST/END, or module:attribute",
 )
 
 #: Above 0 and below one half.

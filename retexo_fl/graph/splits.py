@@ -13,6 +13,8 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.masks import Published, Split, published_split
 from retexo_fl.graph.seeding import seeded_generator
+from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.time_split import TIME_COLUMN, split_by_time, time_columns
 from retexo_fl.plugins import is_plugin, load_callable, named_plugin_errors
 from retexo_fl.units import counted
 
@@ -20,7 +22,7 @@ from retexo_fl.units import counted
 PUBLISHED: Final = "published"
 _FORMS: Final = (
     "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, "
-    "or module:attribute"
+    "time:VAL/TEST, or module:attribute"
 )
 #: What each draws for; the second is what ``random`` was before it looked at classes.
 _DRAWS: Final = {
@@ -48,7 +50,14 @@ class SplitFunction(Protocol):
         ...
 
 
-def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -> Split:
+def make_split(
+    graph: Graph,
+    assignment: np.ndarray,
+    *,
+    split: str,
+    seed: int,
+    time_column: str = TIME_COLUMN,
+) -> Split:
     """Choose train, validation and test nodes among the labelled ones.
 
     Args:
@@ -60,8 +69,10 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
             labelled nodes where labels are no classes.
             ``random-unstratified:TRAIN/VAL/TEST``: likewise, whatever the classes are.
             ``per-client-class:TRAIN/VAL/TEST``: the same shares of each class of each client.
-            ``module:attribute``: a :class:`SplitFunction`.
+            ``time:VAL/TEST`` or ``time:VAL/TEST/END``: by when nodes came
+            (:func:`.split_by_time`). ``module:attribute``: a :class:`SplitFunction`.
         seed: At least 0.
+        time_column: The attribute of nodes that says when they came.
 
     Returns:
         Disjoint masks, none of them empty. A share's end is rounded down, of ``random`` to the
@@ -78,6 +89,8 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     """
     if split.partition(":")[0] == PUBLISHED:
         return own_split(graph, split).split
+    if time_columns(split, time_column):
+        return _by_time(graph, split, time_column)
     kind, _, text = split.partition(":")
     if kind not in _DRAWS and is_plugin(split):
         return _of_plugin(graph, assignment, split, seed)
@@ -128,6 +141,21 @@ def own_split(graph: Graph, split: str) -> Published:
             raise DatasetError(
                 f"{graph.name}: {name}: no node is in it; expected at least one, or another split, "
                 "such as random:0.2/0.1/0.7"
+            )
+    return found
+
+
+def _by_time(graph: Graph, split: str, column: str) -> Split:
+    demand_attributes(f"data set {graph.name!r}", graph.attributes, [column])
+    found = split_by_time(
+        graph.attributes[column], graph.labels, split=split, source=graph.name, column=column
+    )
+    for name, mask in zip(("train", "validation", "test"), found.named().values(), strict=True):
+        if not mask.any():
+            raise ConfigurationError(
+                f"split: {split} leaves no {name} nodes of the "
+                f"{counted(int(graph.labelled.sum()), 'labelled one')} of data set {graph.name!r}; "
+                "expected at least one"
             )
     return found
 

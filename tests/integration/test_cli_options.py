@@ -284,7 +284,8 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
     only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
     only_default |= {"features", "key-column", "label-column", "secure-aggregation"}
     only_default |= {"unlabelled-values", "repeated-nodes", "delimiter", "decimal", "encoding"}
-    only_default |= {f"{name}-column" for name in ("source", "target", "weight", "time")}
+    columns = ("source", "target", "weight", "time", "node-time")
+    only_default |= {f"{name}-column" for name in columns}
     only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
     only_default |= {"ridge-penalty", "floor"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}

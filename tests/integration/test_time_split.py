@@ -68,7 +68,7 @@ def keep_before(day: str, path: Path) -> int:
 
 def commands_of_the_guide() -> list[list[str]]:
     text = GUIDE.read_text(encoding="utf-8").partition("## Cuts in time")[2]
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", text.partition("\n##")[0], re.DOTALL | re.M)
+    block, _ = re.findall(r"^```sh\n(.*?)^```$", text.partition("\n##")[0], re.DOTALL | re.M)
     return [shlex.split(line)[1:] for line in block.splitlines()]
 
 

@@ -30,6 +30,7 @@ from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, ruled_edges,
 from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
 from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
 from retexo_fl.graph.sources.tables.source import MASK_COLUMNS, shown
+from retexo_fl.graph.time_split import TIME_COLUMN, split_by_time, time_columns
 from retexo_fl.units import counted, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ def make_local_part(  # noqa: PLR0913 - so much is agreed on
     merge: str = "refuse",
     self_loops: str = "refuse",
     unknown: str = "refuse",
+    time_column: str = TIME_COLUMN,
 ) -> GraphPartition:
     """Make the part of one client; it equals the one that is cut from the whole graph.
 
@@ -67,12 +69,14 @@ def make_local_part(  # noqa: PLR0913 - so much is agreed on
         tables: Of this client alone, with edges that are early enough.
         peers: What all clients agree on.
         client: Index of this client.
-        split: Empty for the column ``split``; ``by-key:TRAIN/VAL/TEST`` where there is none.
+        split: Empty for the column ``split``; ``by-key:TRAIN/VAL/TEST`` where there is none, or
+            ``time:VAL/TEST`` with or without ``/END``, whether there is one or not.
         seed: Of ``by-key``; the same at all clients.
         merge: What becomes of repeated edges, as in :class:`EdgeRules`; the same at all clients.
         self_loops: Likewise.
         unknown: What becomes of edges of own nodes that are not in the table; ``refuse`` or
             ``drop``.
+        time_column: The attribute of the nodes' table that says when they came.
 
     Raises:
         TableError: Tables contradict each other or the peers file; one line names file and row.
@@ -84,7 +88,7 @@ def make_local_part(  # noqa: PLR0913 - so much is agreed on
     rules = EdgeRules(directed=peers.directed, merge=merge, self_loops=self_loops, unknown=unknown)
     _check_labels(nodes, peers)
     _check_edge_features(tables, peers)
-    masks = _split(nodes, split, seed)
+    masks = _split(nodes, split, seed, time_column)
     order = np.argsort(nodes.keys, kind="stable")
     boundary = _boundary(tables, peers, client, rules)
     lists = _neighbours(tables, peers, order, boundary, rules)
@@ -154,7 +158,15 @@ def _check_labels(nodes: NodeTable, peers: Peers) -> None:
     )
 
 
-def _split(nodes: NodeTable, split: str, seed: int) -> Split:
+def _split(nodes: NodeTable, split: str, seed: int, time_column: str) -> Split:
+    if time_columns(split, time_column):
+        return split_by_time(
+            nodes.attributes[time_column],
+            nodes.labels,
+            split=split,
+            source=nodes.source,
+            column=time_column,
+        )
     if nodes.split is not None:
         if split:
             raise ConfigurationError(
@@ -174,7 +186,7 @@ def _split(nodes: NodeTable, split: str, seed: int) -> Split:
     if not split:
         raise TableError(
             f"{nodes.source}: column 'split' is missing; expected it, or --split "
-            "by-key:TRAIN/VAL/TEST"
+            "by-key:TRAIN/VAL/TEST or time:VAL/TEST"
         )
     return split_by_key(nodes.keys, nodes.labels, split=split, seed=seed)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.dates import without_dates
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 
@@ -26,8 +27,8 @@ def attribute_texts(
 
     Args:
         source: Where they come from, for errors.
-        attributes: By name [N] text (UTF-8 where it is bytes) or integers, which become decimal
-            text.
+        attributes: By name [N] text (UTF-8 where it is bytes), integers, which become decimal
+            text, or dates, which become that of ISO 8601.
         num_nodes: N.
 
     Returns:
@@ -64,8 +65,10 @@ def demand_attributes(source: str, there: Iterable[str], names: Sequence[str]) -
 
 def _texts(checks: ArrayChecks, name: str, given: Any) -> np.ndarray:
     values = np.asarray(given)
+    if values.dtype.kind == "M":
+        values = np.array(without_dates(values), dtype=object)
     if values.dtype.kind == "O":
-        values = _text_of_objects(checks, name, values.tolist())
+        values = _text_of_objects(checks, name, without_dates(values.tolist()))
     if values.dtype.kind not in "iuUS" or values.ndim != 1:
         checks.fail(
             name,

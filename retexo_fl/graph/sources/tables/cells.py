@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from retexo_fl.dates import Moment
+from retexo_fl.dates import Moment, without_dates
 from retexo_fl.graph.labels import LARGEST, MOST_LABEL
 from retexo_fl.graph.sources.moments import early_times, read_times, wrong_time
 from retexo_fl.graph.sources.number_form import PLAIN_NUMBERS, NumberForm, marks_told
@@ -53,15 +53,15 @@ def key_array(column: Column) -> np.ndarray:
 
 
 def text_array(column: Column) -> np.ndarray:
-    """Return text; whole numbers become decimal text, what is absent the empty text.
+    """Return text; whole numbers become decimal text, dates ISO 8601, what is absent nothing.
 
     Returns:
         [n] dtype ``U``.
 
     Raises:
-        TableError: A cell is too long, or neither text nor a whole number.
+        TableError: A cell is too long, or neither text nor a whole number nor a date.
     """
-    texts = _text_list(column)
+    texts = _text_list(replace(column, cells=without_dates(column.cells)))
     if texts and isinstance(texts[0], bytes):
         column.fail_form("text")
     longest = max(map(len, texts), default=0)

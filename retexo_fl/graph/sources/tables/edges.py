@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.dates import unclear_date
 from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.neighbours import EdgeValues
@@ -21,6 +22,7 @@ from retexo_fl.graph.sources.edge_rules import (
     ruled_edges,
     tell_unknown,
 )
+from retexo_fl.graph.sources.moments import in_one_order, read_times
 from retexo_fl.graph.sources.tables.cells import (
     TimeColumn,
     direction_array,
@@ -29,6 +31,7 @@ from retexo_fl.graph.sources.tables.cells import (
 )
 from retexo_fl.graph.sources.tables.features import in_order, side_by_side
 from retexo_fl.graph.sources.tables.frame_source import AnyTable, FrameSource
+from retexo_fl.graph.sources.tables.nodes import read_text_column
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import (
     Column,
@@ -112,6 +115,29 @@ def _told(table: Table, early: np.ndarray, rules: EdgeRules) -> np.ndarray:
         told = f"edges not before {rules.before.text} left out: {late:,}"
         logger.warning("%s: %s", table.source, told)
     return rows
+
+
+def first_and_last_time(path: AnyTable, rules: EdgeRules) -> tuple[float, float]:
+    """Return when the first and the last edge of a table came, in seconds since 1970.
+
+    Raises:
+        TableError: The table cannot be read, has no column of times or no rows, or a cell of it is
+            no date, or may be two.
+    """
+    column = rules.columns.time
+    cells = read_text_column(path, column, rules.columns.form).tolist()
+    source = str(path.path if isinstance(path, FrameSource) else path)
+    if not cells:
+        raise TableError(f"{source}: has no rows; expected edges with times")
+    read = read_times(cells, dates=True)
+    times, wrong = in_one_order(read)
+    if wrong is not None:
+        is_date = not np.isnan(read[wrong]).all()
+        told = f"got {shown(cells[wrong])}; expected a date such as 2024-03-01"
+        raise TableError(
+            f"{source}: {column}: row {wrong}: {unclear_date(cells[wrong]) if is_date else told}"
+        )
+    return float(times.min()), float(times.max())
 
 
 def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> EdgeList:
