@@ -126,7 +126,7 @@ def sweep_in(
         ConfigurationError: It cannot be read, or holds something else.
     """
     if file is None:
-        return [_checked(chosen)]
+        return [checked_keys(chosen)]
     found = read_toml(file)
     base, runs = found.pop("base", {}), found.pop("run", [])
     is_list = isinstance(runs, list) and all(isinstance(one, dict) for one in runs)
