@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from retexo_fl.api.rows import Rows
 from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import SweepGraph
-from retexo_fl.api.sweeps import CUTS_NAME, JUDGED, SweepRow, checked_keys, sweep_of
+from retexo_fl.api.sweep_rows import SweepRow
+from retexo_fl.api.sweeps import CUTS_NAME, JUDGED, checked_keys, sweep_of
 from retexo_fl.api.training import say
 from retexo_fl.api.values import takes_keys, with_frames
 from retexo_fl.config import Scalar
@@ -307,7 +308,7 @@ def _config_of(keys: Mapping[str, Scalar], graph: object | None) -> Any:
     config = settled(asked.of_run())
     if not config.goal.splits_nodes:
         raise ConfigurationError(
-            f"cuts: task {config.task} tests edges; expected a task of labels of nodes"
+            "cuts: the task tests edges, which are of one cut; expected a task of labels of nodes"
         )
     return config
 

@@ -120,7 +120,7 @@ def test_cuts_that_are_none_end_in_one_line(retexo: CommandLine, cuts: str, told
     [
         ((), "out: missing"),
         (("--out", "o", "--edges-before", "2024-03-01"), "edges-before: cannot be given with cuts"),
-        (("--out", "o", "--task", "links"), "task links tests edges"),
+        (("--out", "o", "--task", "links"), "cuts: the task tests edges"),
         (("--out", "o", "--superlink", "h:1", "--insecure"), "cuts: cannot be given with"),
     ],
 )
