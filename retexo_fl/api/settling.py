@@ -144,6 +144,8 @@ def settled(asked: Asked) -> RunConfig:
             merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
     elif merged.get("nodes"):
         _refuse(_OF_TABLES & values.keys(), "nodes and edges, which are the graph")
+    else:
+        merged |= _located(merged)
     if merged.get("engine") == "deployment" and "clients" not in merged:
         raise ConfigurationError("clients: missing; expected how many the deployment has")
     config = make_config(merged)
@@ -153,6 +155,17 @@ def settled(asked: Asked) -> RunConfig:
             config = make_config({**merged, "clients": counted})
     check_algorithm(config_values(config))
     return config
+
+
+def _located(merged: Mapping[str, object]) -> dict[str, str]:
+    """Return name and folder of a data set that is given by its path: a run records them apart."""
+    from retexo_fl.graph.sources.datasets import located
+
+    given, folder = merged.get("dataset"), merged.get("data-dir")
+    if not isinstance(given, str):
+        return {}
+    name, found = located(given, Path(str(folder)) if folder else None)
+    return {} if name == given else {"dataset": name, "data-dir": str(found)}
 
 
 def masked_if_possible(

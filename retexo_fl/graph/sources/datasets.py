@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from retexo_fl.errors import DatasetError
+from retexo_fl.errors import ConfigurationError, DatasetError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.digits import load_digits_graph
 from retexo_fl.graph.sources.edge_rules import check_ready
+from retexo_fl.graph.sources.layouts.folders import is_laid_out, read_folder
 from retexo_fl.graph.sources.named.obtain import obtain
 from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
 from retexo_fl.graph.sources.npz_graph import count_npz_values, read_npz_graph
@@ -24,6 +26,7 @@ from retexo_fl.graph.sources.synthetic import SYNTHETIC, is_synthetic, make_synt
 from retexo_fl.plugins import is_plugin
 
 DIGITS: Final = "digits"
+_NPZ: Final = ".npz"
 
 
 def load_dataset(
@@ -39,7 +42,8 @@ def load_dataset(
 
     Args:
         name: ``digits``, ``synthetic[:...]``, the name of a ``.npz`` file in ``data_dir`` without
-            its ending, a public data set, or ``module:attribute`` of a function that returns a
+            its ending, or of a folder there of a known layout (:mod:`.layouts`), the path of such a
+            file or folder, a public data set, or ``module:attribute`` of a function that returns a
             graph.
         data_dir: Folder of ``.npz`` files, where a download is put, too; None for none.
         attributes: Attributes of the nodes that the graph is to have: arrays [N] of the file.
@@ -53,9 +57,12 @@ def load_dataset(
             file is not as documented.
         PluginError: The function cannot be imported or called, or returned no graph.
     """
+    name, data_dir = located(name, data_dir)
     load = _source_of(name)
     if load is not None:
         return load(name, attributes, reading or TRAINING)
+    if (folder := _folder(name, data_dir, named)) is not None:
+        return read_folder(folder, attributes, reading or TRAINING)
     path = _npz_path(name, data_dir, named, quiet=quiet)
     graph = read_npz_graph(path, attributes=attributes, reading=reading)
     return _without_made_up_labels(graph) if name == "citeseer" else graph
@@ -70,7 +77,8 @@ def count_dataset_values(name: str, attribute: str, *, data_dir: Path | None) ->
         attribute: Its name.
         data_dir: As in :func:`load_dataset`.
     """
-    if _source_of(name) is None:
+    name, data_dir = located(name, data_dir)
+    if _source_of(name) is None and _folder(name, data_dir, NAMED) is None:
         return count_npz_values(_npz_path(name, data_dir, NAMED, quiet=False), attribute)
     graph = load_dataset(name, data_dir=data_dir, attributes=(attribute,))
     return len(np.unique(graph.attributes[attribute]))
@@ -112,6 +120,46 @@ _RESERVED: Final = (DIGITS, SYNTHETIC)
 def _source_of(name: str) -> _Loader | None:
     """Return what loads a data set; None where it is a ``.npz`` file."""
     return next((load for is_named, load in _SOURCES if is_named(name)), None)
+
+
+def located(name: str, data_dir: Path | None) -> tuple[str, Path | None]:
+    """Return the name and the folder of a data set that is given by a path; others as they are.
+
+    A path has a separator, or ends in ``.npz``.
+
+    Raises:
+        ConfigurationError: There is a folder beside it, or its name is one that no file can have.
+    """
+    separators = {"/", os.sep}
+    if is_plugin(name) or not (separators & {*name} or name.endswith(_NPZ)):
+        return name, data_dir
+    path = Path(name)
+    stem = path.name.removesuffix(_NPZ)
+    if not stem or is_synthetic(stem) or is_plugin(stem) or _is_digits(stem):
+        raise ConfigurationError(f"dataset: {name!r} cannot be the name of a file or folder")
+    if data_dir is not None:
+        raise ConfigurationError(
+            f"data-dir: cannot be given with the path {name!r} as dataset; expected one of the two"
+        )
+    if not path.is_dir() and not (path.is_file() and path.suffix == _NPZ):
+        what = "is neither a .npz file nor a folder" if path.exists() else "is not there"
+        raise ConfigurationError(
+            f"dataset: {name!r} {what}; expected one of a known layout, or tables as --nodes and "
+            "--edges"
+        )
+    return stem, path.parent
+
+
+def _folder(name: str, data_dir: Path | None, named: Mapping[str, NamedDataset]) -> Path | None:
+    """Return the folder of a data set that is one; a file, or source files that are known, win."""
+    folder = None if data_dir is None else data_dir / name
+    if folder is None or Path(name).name != name or not folder.is_dir():
+        return None
+    if folder.with_name(f"{name}{_NPZ}").is_file():
+        return None
+    is_source = name in named and any((folder / one.name).is_file() for one in named[name].files)
+    known = is_laid_out(folder)
+    return folder if (known and not is_source) or name not in named else None
 
 
 def _npz_path(

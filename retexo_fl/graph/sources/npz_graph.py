@@ -31,6 +31,8 @@ from retexo_fl.graph.sources.from_arrays import (
     WEIGHT,
     from_arrays,
 )
+from retexo_fl.graph.sources.layouts.npz import layout_of
+from retexo_fl.graph.sources.layouts.rules import as_loaders_read
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.units import counted
 
@@ -66,6 +68,16 @@ def read_npz_graph(
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
+        values: dict[str, Any]
+        if (layout := layout_of(archive)) is not None:
+            labels, read = layout
+            reading = reading or Reading(labels=kind_of(archive.header(labels)))
+            values = read(str(path), archive, checks, reading)
+            values |= {name: archive.read(name) for name in attributes}
+            reading = as_loaders_read(reading)
+            return from_arrays(
+                values, name=path.stem, source=str(path), attributes=attributes, reading=reading
+            )
         reading = reading or Reading(labels=kind_of(archive.header(LABELS)))
         has_matrix = any(f"{name}_indptr" in archive.names for name in (ADJACENCY, TRANSPOSED))
         if not has_matrix and not {ADJACENCY, TRANSPOSED} & archive.names:
@@ -77,7 +89,7 @@ def read_npz_graph(
         headers = [archive.header(name) for name in (*wanted, *parts, *attributes)]
         archive.check_memory(*headers)
         _check_sizes(archive, checks, reading)
-        values: dict[str, Any] = {name: archive.read(name) for name in wanted}
+        values = {name: archive.read(name) for name in wanted}
         values |= {name: _sparse_matrix(archive, checks, name) for name in sparse}
         values |= {name: archive.read(name) for name in attributes}
     return from_arrays(
@@ -140,6 +152,8 @@ def describe_npz_graph(path: Path) -> NpzSummary:
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
+        if layout_of(archive) is not None:
+            return _summary_of(read_npz_graph(path))
         # Whatever the rules are that it will be read by.
         _check_sizes(archive, checks, Reading(rules=EdgeRules(merge="max")))
         num_nodes, width = _sizes(archive, checks)
@@ -154,6 +168,17 @@ def describe_npz_graph(path: Path) -> NpzSummary:
             classes=_count_classes(archive, labels) if labels is not None and listed else None,
             split=_count_split(archive, masks) if listed else "-" if masks else "none",
         )
+
+
+def _summary_of(graph: Graph) -> NpzSummary:
+    columns = graph.masks.columns
+    return NpzSummary(
+        nodes=graph.num_nodes,
+        edges=graph.num_edges,
+        features=graph.num_features,
+        classes=graph.num_classes,
+        split="none" if not columns else "several" if columns > 1 else "one",
+    )
 
 
 def _edge_count(archive: NpzArchive) -> int:

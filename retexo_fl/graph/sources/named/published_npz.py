@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.npy import NpzArchive
+from retexo_fl.graph.sources.layouts.npz import csr_of
 from retexo_fl.graph.sources.named.arrays import (
     Arrays,
-    ascending,
     entry_rows,
     once_undirected,
     sparse_parts,
@@ -40,8 +39,8 @@ def gnn_benchmark_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
         DatasetError: It is damaged, or not of this form.
     """
     with _only_file(name, files) as (source, archive):
-        adjacency = _csr(source, archive, "adj")
-        features = _csr(source, archive, "attr")
+        adjacency = csr_of(source, archive, "adj")
+        features = csr_of(source, archive, "attr")
         labels = archive.read("labels")
     num_nodes = len(labels)
     if adjacency.shape != (num_nodes, num_nodes) or features.shape[0] != num_nodes:
@@ -105,19 +104,6 @@ def _only_file(name: str, files: Mapping[str, bytes]) -> Iterator[tuple[str, Npz
         ) from problem
     with archive:
         yield f"{name}: {source}", NpzArchive(Path(source), archive, DatasetError)
-
-
-def _csr(source: str, archive: NpzArchive, prefix: str) -> csr_array:
-    checks = ArrayChecks(source=source, error=DatasetError)
-    shape = archive.read(f"{prefix}_shape")
-    checks.form(f"{prefix}_shape", shape, kinds="iu", shape=(2,))
-    if shape.min() < 1 or shape.max() >= 2**31:
-        checks.fail(f"{prefix}_shape", f"got {shape.tolist()}; expected rows and columns")
-    parts = {part: archive.read(f"{prefix}_{part}") for part in ("indptr", "indices", "data")}
-    matrix = ascending(f"{source}: {prefix}", parts, int(shape[1]))
-    if matrix.shape != tuple(shape):
-        checks.fail(f"{prefix}_shape", f"got {shape.tolist()}; expected {list(matrix.shape)}")
-    return matrix
 
 
 def _labels(source: str, array: str, labels: np.ndarray) -> np.ndarray:
