@@ -18,7 +18,8 @@ class Options(TypedDict, total=False):
     # ---- Graph ----
     dataset: str | Callable[..., Any] | None
     """Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a
-    public one (`retexo datasets`), or module:attribute of a function that returns a graph.
+    public one (`retexo datasets`), the path of a folder or .npz file as OGB, MUSAE and others
+    lay them out, or module:attribute of a function that returns a graph.
     """
     data_dir: str | Path | None
     """Folder that holds the .npz data sets."""

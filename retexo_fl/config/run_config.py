@@ -68,7 +68,8 @@ class RunConfig:
     dataset: str = text(
         "digits",
         "Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a "
-        "public one (`retexo datasets`), or module:attribute of a function that returns a graph.",
+        "public one (`retexo datasets`), the path of a folder or .npz file as OGB, MUSAE and "
+        "others lay them out, or module:attribute of a function that returns a graph.",
         panel="Graph",
         lean=ANY,
     )

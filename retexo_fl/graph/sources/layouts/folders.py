@@ -36,7 +36,7 @@ def read_folder(folder: Path, attributes: Sequence[str], reading: Reading) -> Gr
     if read is None:
         raise DatasetError(
             f"dataset: {folder} is a folder of no known layout; expected that of OGB "
-            "(raw/edge.csv.gz, raw/num-node-list.csv.gz) or of MUSAE (*edges.csv, *target.csv, "
-            "*features.json), a .npz file, or tables as --nodes and --edges"
+            "(raw/edge.csv.gz, raw/num-node-list.csv.gz) or of MUSAE (*edges.csv, *target.csv), a "
+            ".npz file, or tables as --nodes and --edges"
         )
     return read(folder, attributes, reading)

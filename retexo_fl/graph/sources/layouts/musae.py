@@ -19,6 +19,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError, TableError
+from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.sources.edge_rules import EdgeColumns
 from retexo_fl.graph.sources.layouts.number_rows import Problems
@@ -40,14 +41,14 @@ _MOST_COLUMNS: Final = 2**20
 
 def is_musae(folder: Path) -> bool:
     """Return whether a folder is laid out so."""
-    return all(_of_kind(folder, kind) for kind in (_EDGES, _TARGETS, _FEATURES))
+    return all(_of_kind(folder, kind) for kind in (_EDGES, _TARGETS))
 
 
 def read_musae(folder: Path, attributes: Sequence[str], reading: Reading) -> Graph:
     """Read the graph of a folder.
 
     Args:
-        folder: With one table of each kind.
+        folder: With one table of each kind; features may be missing.
         attributes: Columns of the targets that the graph may be cut by.
         reading: How it is read.
 
@@ -58,7 +59,7 @@ def read_musae(folder: Path, attributes: Sequence[str], reading: Reading) -> Gra
         TableError: A table is damaged, or two contradict each other; a line for each problem.
         DatasetError: There are several tables of a kind, or no such column.
     """
-    targets, edges, features = (_only(folder, kind) for kind in (_TARGETS, _EDGES, _FEATURES))
+    targets, edges = (_only(folder, kind) for kind in (_TARGETS, _EDGES))
     names = open_table(targets).names
     key = _first(targets, names, _IDS, "ids")
     ids = read_text_column(targets, key)
@@ -69,7 +70,9 @@ def read_musae(folder: Path, attributes: Sequence[str], reading: Reading) -> Gra
             told = "is empty" if not node else f"{node!r} is in line {first[node] + 2}, too"
             problems.add(f"{targets}: line {row + 2}: {key}: {told}; expected each id once")
         first.setdefault(node, row)
-    matrix = _features(features, ids.tolist(), problems)
+    matrix: Features | None = np.empty((len(ids), 0), dtype=np.float32)
+    if reading.num_features != 0 and _of_kind(folder, _FEATURES):
+        matrix = _features(_only(folder, _FEATURES), ids.tolist(), problems)
     problems.check()
     assert matrix is not None
     labels = None

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.npy import NpzArchive
-from retexo_fl.graph.sources.from_arrays import EDGES, FEATURES, LABELS, SEVERAL_MASKS
+from retexo_fl.graph.sources.from_arrays import EDGES, FEATURES, LABELS, NUM_NODES, SEVERAL_MASKS
 from retexo_fl.graph.sources.named.arrays import ascending, entry_rows
 from retexo_fl.graph.sources.reading import Reading
 
@@ -37,14 +37,15 @@ def _gnn_benchmark(
 ) -> dict[str, Any]:
     """Return ``adj_*`` and ``attr_*``, the parts of CSR matrices, and ``labels``."""
     adjacency = csr_of(source, archive, "adj")
-    values: dict[str, Any] = {EDGES: np.stack((entry_rows(adjacency.indptr), adjacency.indices))}
+    num_nodes = adjacency.shape[0]
+    ends = np.stack((entry_rows(adjacency.indptr), adjacency.indices))
+    values: dict[str, Any] = {EDGES: ends, NUM_NODES: num_nodes}
     if "attr_data" in archive.names:
         values[FEATURES] = csr_of(source, archive, "attr")
     elif _DENSE in archive.names:
         values[FEATURES] = archive.read(_DENSE)
     if reading.labels.are_read and "labels" in archive.names:
         values[LABELS] = archive.read("labels")
-    num_nodes = adjacency.shape[0]
     for name, there in (("attr", FEATURES), ("labels", LABELS)):
         if there in values and values[there].shape[0] != num_nodes:
             checks.fail(

@@ -22,6 +22,7 @@ from retexo_fl.graph.sources.from_arrays import (
     FEATURES,
     LABELS,
     MASKS,
+    NUM_NODES,
     TIME,
     WEIGHT,
     from_arrays,
@@ -70,7 +71,7 @@ def read_ogb(folder: Path, attributes: Sequence[str], reading: Reading) -> Graph
             )
     problems = Problems()
     num_nodes = _num_nodes(raw, problems)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {NUM_NODES: num_nodes}
     ends = _demanded(raw, "edge", problems, dtype=np.int64, width=2)
     if ends is not None:
         if num_nodes is not None:

@@ -18,7 +18,6 @@ from tests.support.layouts import (
     ENDS,
     FEATURES,
     LABELS,
-    LISTED,
     NODES,
     uses,
     write_gnn_benchmark,
@@ -78,7 +77,7 @@ def test_direction_and_rules_that_are_chosen_hold(tmp_path: Path) -> None:
     directed = EdgeRules(directed=True, self_loops="drop")
     graph = load_dataset(str(folder), data_dir=None, reading=Reading(rules=directed))
     assert graph.is_directed
-    assert graph.num_edges == LISTED.shape[1] - 1
+    assert pairs(graph) == RING
     with pytest.raises(DatasetError, match="a self loop"):
         load_dataset(str(folder), data_dir=None, reading=Reading(rules=EdgeRules(merge="sum")))
 
@@ -185,6 +184,15 @@ def test_all_problems_of_a_musae_folder_are_told_together(tmp_path: Path) -> Non
         f"{targets}: line 32: id: '3' is in line 5, too; expected each id once",
         f"{features}: node '40' is missing; expected its columns",
     )
+
+
+def test_features_may_be_missing(tmp_path: Path) -> None:
+    ogb, musae = write_ogb(tmp_path / "ogb"), write_musae(tmp_path / "musae")
+    (ogb / "raw" / "node-feat.csv.gz").unlink()
+    (musae / "musae_ring_features.json").unlink()
+    for folder in (ogb, musae):
+        graph = load_dataset(str(folder), data_dir=None)
+        assert (graph.num_nodes, graph.num_features) == (NODES, 0)
 
 
 def test_a_path_is_a_file_or_a_folder_of_a_layout(tmp_path: Path) -> None:
