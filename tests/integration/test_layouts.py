@@ -27,10 +27,10 @@ def test_a_path_trains_what_the_name_in_its_folder_does(
     tmp_path: Path, retexo: CommandLine
 ) -> None:
     write_ogb(tmp_path / "ring")
-    chosen = ["--clients", "2", "--partitioner", "random", *TINY]
+    chosen: list[str] = ["--clients", "2", "--partitioner", "random", *TINY]
     by_path, by_name = tmp_path / "path", tmp_path / "name"
     retexo.done("run", "--dataset", tmp_path / "ring", *chosen, "--out", by_path)
-    retexo.done(*("run", "--dataset", "ring", "--data-dir", tmp_path, *chosen, "--out", by_name))
+    retexo.done("run", "--dataset=ring", "--data-dir", tmp_path, *chosen, "--out", by_name)
     assert model_bytes(by_path) == model_bytes(by_name)
     # The name and the folder are recorded apart: a run may be resumed where its data has moved.
     config = config_of(by_path)
@@ -57,7 +57,7 @@ def test_problems_are_told_together_and_nothing_is_written(
     (tmp_path / "none").mkdir()
     told = retexo.refused("run", "--dataset", tmp_path / "none", "--out", out)
     assert told.startswith(f"dataset: {tmp_path / 'none'} is a folder of no known layout; expected")
-    told = retexo.refused(*("run", "--dataset", folder, "--data-dir", tmp_path, "--out", out))
+    told = retexo.refused("run", "--dataset", folder, "--data-dir", tmp_path, "--out", out)
     assert told.startswith("data-dir: cannot be given with the path")
     assert not out.exists()
 
@@ -65,5 +65,5 @@ def test_problems_are_told_together_and_nothing_is_written(
 def test_python_takes_paths(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"clients": 2, "hidden": 4, "rounds": 1, "quiet": True}
     for path in (write_musae(tmp_path / "musae"), write_heterophilous(tmp_path / "het.npz")):
-        run = retexo_fl.run(dataset=path, out=tmp_path / f"of {path.stem}", **keys)
+        run = retexo_fl.run(dataset=str(path), out=tmp_path / f"of {path.stem}", **keys)
         assert run.result.test_accuracy is not None

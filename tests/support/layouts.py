@@ -62,8 +62,13 @@ def write_heterophilous(path: Path, splits: int = 3) -> Path:
     """Write the graph as heterophilous-graphs has its files."""
     named = np.stack([uses(seed) for seed in range(splits)])
     masks = {f"{use}_masks": named == n for n, use in enumerate(("train", "val", "test"))}
-    arrays = {"node_features": FEATURES, "node_labels": LABELS, "edges": LISTED.T, **masks}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    arrays: dict[str, Any] = {
+        "node_features": FEATURES,
+        "node_labels": LABELS,
+        "edges": LISTED.T,
+        **masks,
+    }
+    np.savez(path, **arrays)
     return path
 
 

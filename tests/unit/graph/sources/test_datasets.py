@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retexo_fl.errors import DatasetError
+from retexo_fl.errors import ConfigurationError, DatasetError
 from retexo_fl.graph import DatasetInfo, list_datasets, load_dataset
 from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.named.table import NAMED
@@ -89,10 +89,10 @@ def test_unknown_dataset_gets_the_nearest_name(tmp_path: Path) -> None:
         load_dataset("croa", data_dir=tmp_path)
 
 
-def test_dataset_name_is_no_path(tmp_path: Path) -> None:
+def test_dataset_is_a_name_in_a_folder_or_a_path(tmp_path: Path) -> None:
     write_npz(tmp_path / "cora.npz")
     (tmp_path / "inner").mkdir()
-    with pytest.raises(DatasetError, match=r"'\.\./cora' is unknown"):
+    with pytest.raises(ConfigurationError, match=r"data-dir: cannot be given with .*'\.\./cora'"):
         load_dataset("../cora", data_dir=tmp_path / "inner")
 
 
