@@ -93,7 +93,12 @@ def file_stamp(path: Path) -> FileStamp | None:
 
 
 def bare_name(path: Path) -> str:
-    """Return a file's name without folder and endings: ``papers`` for ``data/papers.csv.gz``."""
+    """Return a file's name without folder and endings: ``papers`` for ``data/papers.csv.gz``.
+
+    Of a pattern it is that of the folder: ``papers`` for ``papers/*.parquet``.
+    """
+    if "*" in path.name and path.parent.name:
+        return bare_name(path.parent)
     return path.name.partition(".")[0] or path.name
 
 

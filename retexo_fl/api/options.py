@@ -24,9 +24,9 @@ class Options(TypedDict, total=False):
     data_dir: str | Path | None
     """Folder that holds the .npz data sets."""
     nodes: str | Path | None
-    """Table of all nodes (.csv, .parquet, .npz); replaces --dataset."""
+    """Table of all nodes (.csv, .parquet, .npz, .txt); replaces --dataset."""
     edges: str | Path | None
-    """Table of all edges (.csv, .parquet, .npz); needs --nodes."""
+    """Table of all edges (.csv, .parquet, .npz, .txt, .nt); needs --nodes."""
     features: str | Path | None
     """Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or
     'none' to read any graph without features.
@@ -47,6 +47,10 @@ class Options(TypedDict, total=False):
     """Column of weights in --edges, if not 'weight'."""
     time_column: str | None
     """Column of times in --edges, if not 'time'."""
+    predicates: str | None
+    """What rows of --edges say (column predicate, or N-Triples) that are edges; all if not
+    given.
+    """
     node_time_column: str | None
     """Column of times in --nodes, for --split time:VAL/TEST, if not 'time'."""
     delimiter: str | None
@@ -338,6 +342,7 @@ class SweepOptions(TypedDict, total=False):
     target_column: str | Sequence[str] | None
     weight_column: str | Sequence[str] | None
     time_column: str | Sequence[str] | None
+    predicates: str | Sequence[str] | None
     node_time_column: str | Sequence[str] | None
     delimiter: str | Sequence[str] | None
     decimal: str | Sequence[str] | None
@@ -521,6 +526,7 @@ def every_key(  # noqa: PLR0913
     target_column: Any = "",
     weight_column: Any = "",
     time_column: Any = "",
+    predicates: Any = "",
     node_time_column: Any = "",
     delimiter: Any = "",
     decimal: Any = "",

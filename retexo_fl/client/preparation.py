@@ -337,6 +337,7 @@ def edge_rules(config: RunConfig) -> EdgeRules:
         self_loops=config.self_loops,
         before=Moment.of(config.edges_before) if config.edges_before else None,
         unknown=config.unknown_nodes,
+        predicates=tuple(sorted(words_of(config.predicates))),
         columns=EdgeColumns.of(
             source=config.source_column,
             target=config.target_column,

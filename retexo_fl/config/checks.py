@@ -28,6 +28,7 @@ NO_FEATURES: Final = "none"
 OF_TABLES: Final = (
     *("features", "key-column", "label-column", "unlabelled-values"),
     *("source-column", "target-column", "weight-column", "time-column", "node-time-column"),
+    "predicates",
     *("delimiter", "decimal", "encoding", "repeated-nodes"),
 )
 #: The one of these that is for any graph.

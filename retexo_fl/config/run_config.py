@@ -78,14 +78,14 @@ class RunConfig:
     )
     nodes: str = text(
         "",
-        "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.",
+        "Table of all nodes (.csv, .parquet, .npz, .txt); replaces --dataset.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
     edges: str = text(
         "",
-        "Table of all edges (.csv, .parquet, .npz); needs --nodes.",
+        "Table of all edges (.csv, .parquet, .npz, .txt, .nt); needs --nodes.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
@@ -116,6 +116,13 @@ class RunConfig:
     target_column: str = text("", "Column of targets in --edges, if not 'target'.", lean=ANY)
     weight_column: str = text("", "Column of weights in --edges, if not 'weight'.", lean=ANY)
     time_column: str = text("", "Column of times in --edges, if not 'time'.", lean=ANY)
+    predicates: str = text(
+        "",
+        "What rows of --edges say (column predicate, or N-Triples) that are edges; all if not "
+        "given.",
+        metavar="A,B",
+        lean=ANY,
+    )
     node_time_column: str = text(
         "", "Column of times in --nodes, for --split time:VAL/TEST, if not 'time'.", lean=ANY
     )

@@ -12,6 +12,7 @@ import retexo_fl
 from tests.support.cli import TINY, CommandLine
 from tests.support.layouts import write_heterophilous, write_musae, write_ogb, write_rows
 from tests.support.runs import model_bytes
+from tests.support.tables import write_table
 
 
 def config_of(run: Path) -> dict[str, Any]:
@@ -67,3 +68,43 @@ def test_python_takes_paths(tmp_path: Path) -> None:
     for path in (write_musae(tmp_path / "musae"), write_heterophilous(tmp_path / "het.npz")):
         run = retexo_fl.run(dataset=str(path), out=tmp_path / f"of {path.stem}", **keys)
         assert run.result.test_accuracy is not None
+
+
+def test_lists_triples_and_patterns_are_tables(tmp_path: Path, retexo: CommandLine) -> None:
+    ends = [(node, (node + 1) % 30) for node in range(30)]
+    labels = tmp_path / "ring.labels"
+    labels.write_text("".join(f"{node} {node % 2}\n" for node in range(30)))
+    edges = tmp_path / "ring.txt"
+    edges.write_text("# FromNodeId ToNodeId\n" + "".join(f"{a}\t{b}\n" for a, b in ends))
+    triples = tmp_path / "ring.nt"
+    said = "".join(
+        f"<{a}> <http://v/next> <{b}> .\n<{b}> <http://v/not> <{a}> .\n" for a, b in ends
+    )
+    triples.write_text(said)
+    for number, half in enumerate((ends[:15], ends[15:])):
+        columns = {
+            name: [str(pair[at]) for pair in half] for at, name in enumerate(("source", "target"))
+        }
+        write_table(tmp_path / f"ring-{number}.parquet", columns)
+    chosen = ["--clients", "2", "--partitioner", "random", "--split", "random:0.4/0.3/0.3", *TINY]
+    made = {}
+    for name, given in {
+        "txt": [edges],
+        "nt": [triples, "--predicates", "next"],
+        "parquet": [tmp_path / "ring-*.parquet"],
+    }.items():
+        retexo.done("run", "--nodes", labels, "--edges", *given, *chosen, "--out", tmp_path / name)
+        made[name] = model_bytes(tmp_path / name)
+    assert made["txt"] == made["nt"] == made["parquet"]
+    out = tmp_path / "out"
+    told = retexo.problems("run", "--nodes", labels, "--edges", triples, *chosen, "--out", out)
+    assert len(told) == 21
+    assert "is already in line 1, the other way round" in told[0]
+    told = retexo.problems(
+        *("run", "--nodes", labels, "--edges", triples, "--predicates", "nxt", "--out", out)
+    )
+    assert told == [
+        f"{triples}: predicates: 'nxt' is in no row; expected some of: 'http://v/next', "
+        "'http://v/not'"
+    ]
+    assert not out.exists()

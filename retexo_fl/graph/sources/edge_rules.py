@@ -65,6 +65,8 @@ class EdgeRules:
         before: Edges of this time and later are left out; None for no such bound.
         unknown: What becomes of an edge with an end that is no node: ``refuse`` or ``drop``.
         columns: What a table calls them.
+        predicates: Of triples, what an edge may say: all of it, or what follows the last ``#`` or
+            ``/``; empty for anything.
     """
 
     directed: bool = False
@@ -73,6 +75,7 @@ class EdgeRules:
     before: Moment | None = None
     unknown: str = "refuse"
     columns: EdgeColumns = EdgeColumns()
+    predicates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the words.

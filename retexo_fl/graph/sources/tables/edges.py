@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -36,6 +37,7 @@ from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import (
     Column,
     Complaints,
+    Source,
     require_columns,
     shown,
     tell_unused,
@@ -44,6 +46,11 @@ from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeT
 
 #: How the names of attributes begin.
 _ATTRIBUTE: Final = "e_"
+#: What triples call the ends of an edge, and what it says.
+_OF_TRIPLES: Final = (("subject", "object"), ("head", "tail"))
+_PREDICATES: Final = ("predicate", "relation")
+#: Predicates that an error lists.
+_MOST_PREDICATES: Final = 8
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +60,8 @@ _Reader = Callable[[Column], np.ndarray]
 def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
     """Read edges from the columns ``source`` and ``target``; there may be no rows.
 
+    Triples may call these ``subject`` and ``object``, or ``head`` and ``tail``; where the rules
+    choose predicates, rows with another ``predicate`` (or ``relation``) are left out.
     A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
     is read where the rules have a bound. The rules may name other columns than these. What is not
     read is named in one line.
@@ -62,21 +71,58 @@ def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
             or no number.
     """
     names = rules.columns
-    readers = {names.source: key_array, names.target: key_array}
     if names.source == names.target:
         raise ConfigurationError(
             f"target-column: {shown(names.target)} is the source-column, too; expected another"
         )
-    place, columns, values = _read(path, readers, rules=rules)
+    opened = open_table(path, names.form, first=(names.source, names.target))
+    ends = _ends_of(opened, rules)
+    readers: dict[str, _Reader] = dict.fromkeys(ends, key_array)
+    said = next((name for name in _PREDICATES if name in opened.names), _PREDICATES[0])
+    if rules.predicates:
+        readers[said] = text_array
+    place, columns, values = _read(opened, readers, rules=rules)
     table = EdgeTable(
         source=str(path.path if isinstance(path, FrameSource) else path),
         place=place,
-        left=columns[names.source],
-        right=columns[names.target],
+        left=columns[ends[0]],
+        right=columns[ends[1]],
         values=values,
+        ends=ends,
     )
+    if rules.predicates:
+        chosen = _saying(table, columns[said], rules)
+        table, columns = table.taken(chosen), {name: c[chosen] for name, c in columns.items()}
     early = columns.get(rules.columns.time) if rules.before is not None else None
     return table if early is None else table.taken(_told(table, early, rules))
+
+
+def _ends_of(source: Source, rules: EdgeRules) -> tuple[str, str]:
+    """Return the columns of the ends: as the rules call them, or as triples do."""
+    ends = (rules.columns.source, rules.columns.target)
+    if ends == (EdgeColumns().source, EdgeColumns().target) and not {*ends} & {*source.names}:
+        return next((pair for pair in _OF_TRIPLES if {*pair} <= {*source.names}), ends)
+    return ends
+
+
+def _saying(table: EdgeTable, said: np.ndarray, rules: EdgeRules) -> np.ndarray:
+    """Return the numbers of the rows with a chosen predicate: all of it, or its last part."""
+    there, at, counts = np.unique(said, return_inverse=True, return_counts=True)
+    last = [re.split(r"[#/]", text)[-1] for text in there.tolist()]
+    wanted = {*rules.predicates}
+    absent = [one for one in rules.predicates if one not in {*there.tolist(), *last}]
+    if absent:
+        most = [str(there[n]) for n in np.argsort(-counts, kind="stable")[:_MOST_PREDICATES]]
+        more = ", ..." if len(there) > len(most) else ""
+        raise TableError(
+            f"{table.source}: predicates: {shown(absent[0])} is in no row; expected some of: "
+            f"{', '.join(map(shown, most))}{more}"
+        )
+    chosen = [bool({text, end} & wanted) for text, end in zip(there.tolist(), last, strict=True)]
+    rows = np.flatnonzero(np.array(chosen, dtype=bool)[at])
+    if others := len(said) - len(rows):
+        logger.warning("%s: edges of other predicates left out: %s", table.source, f"{others:,}")
+    return rows
 
 
 def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTable:
@@ -90,8 +136,9 @@ def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTab
             and no name.
     """
     readers = {"own": key_array, "foreign": key_array, "peer": text_array}
+    opened = open_table(path, rules.columns.form, first=[*readers])
     place, columns, values = _read(
-        path, readers, optional={"direction": direction_array}, rules=rules
+        opened, readers, optional={"direction": direction_array}, rules=rules
     )
     goes_out = columns.get("direction")
     table = BoundaryTable(
@@ -209,7 +256,7 @@ def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, i
 
 
 def _read(
-    path: AnyTable,
+    source: Source,
     readers: Mapping[str, _Reader],
     *,
     optional: Mapping[str, _Reader] | None = None,
@@ -217,7 +264,6 @@ def _read(
 ) -> tuple[Callable[[int], str], dict[str, np.ndarray], EdgeValues]:
     """Read columns that must be there, others that may be, and the values of edges."""
     names = rules.columns
-    source = open_table(path, names.form)
     times = None if rules.before is None else TimeColumn(rules.before)
     if times is not None:
         readers = {**readers, names.time: times}
@@ -233,7 +279,8 @@ def _read(
     carried = [n for n in source.names if n.startswith(_ATTRIBUTE) and n not in taken]
     attributes = in_order(source, carried, "e") if carried else ()
     numbers = {"weights": weight, "attributes": attributes}
-    tell_unused(source, (*readers, *weight, *attributes), {names.time: "--edges-before"})
+    uses = dict.fromkeys(_PREDICATES, "--predicates") | {names.time: "--edges-before"}
+    tell_unused(source, (*readers, *weight, *attributes), uses)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*readers, *numbers)}
     first_row = 0
     wanted = (*readers, *weight, *attributes)
@@ -278,10 +325,9 @@ def _check_ends(
     nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.ndarray, rules: EdgeRules
 ) -> None:
     complaints = edges.complaints()
-    columns = rules.columns
     for name, keys, rows in (
-        (columns.source, edges.left, left),
-        (columns.target, edges.right, right),
+        (edges.ends[0], edges.left, left),
+        (edges.ends[1], edges.right, right),
     ):
         complaints.add_rows(
             np.flatnonzero(rows < 0),

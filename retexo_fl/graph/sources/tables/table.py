@@ -114,11 +114,13 @@ class EdgeTable(Table):
         left: [e] bytes, dtype ``S``: key of one end, the source. There may be no edges.
         right: [e] bytes, dtype ``S``: key of the other end, the target.
         values: Weights and attributes.
+        ends: What the columns of the two are called.
     """
 
     left: np.ndarray
     right: np.ndarray
     values: EdgeValues = PLAIN
+    ends: tuple[str, str] = ("source", "target")
 
     def taken(self, rows: np.ndarray) -> Self:
         """Return some rows ([r] numbers), which stand where they stood."""
