@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from retexo_fl.config import RunConfig
     from retexo_fl.errors import Interrupted, RetexoError
     from retexo_fl.graph import Graph, GraphPartition
+    from retexo_fl.graph.sources.tables.query import Query
     from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
     from retexo_fl.run_log.result import Result
 
@@ -38,6 +39,7 @@ __all__ = [
     "OnRound",
     "OnStage",
     "Predictions",
+    "Query",
     "Result",
     "RetexoError",
     "RoundClosed",
@@ -70,6 +72,7 @@ _HOMES = {
     "config": ("RunConfig",),
     "errors": ("Interrupted", "RetexoError"),
     "graph": ("Graph", "GraphPartition"),
+    "graph.sources.tables.query": ("Query",),
     "run_log.events": ("Event", "RoundClosed", "StageClosed"),
     "run_log.result": ("Result",),
 }

@@ -153,7 +153,7 @@ def located(name: str, data_dir: Path | None) -> tuple[str, Path | None]:
 def _folder(name: str, data_dir: Path | None, named: Mapping[str, NamedDataset]) -> Path | None:
     """Return the folder of a data set that is one; a file, or source files that are known, win."""
     folder = None if data_dir is None else data_dir / name
-    if folder is None or Path(name).name != name or not folder.is_dir():
+    if folder is None or name in {"", ".", ".."} or Path(name).name != name or not folder.is_dir():
         return None
     if folder.with_name(f"{name}{_NPZ}").is_file():
         return None

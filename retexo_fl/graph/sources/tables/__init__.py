@@ -8,6 +8,7 @@ from retexo_fl.graph.sources.tables.frame_source import (
     tables_of,
 )
 from retexo_fl.graph.sources.tables.nodes import NodeColumns, read_node_table, read_text_column
+from retexo_fl.graph.sources.tables.query import Query
 from retexo_fl.graph.sources.tables.summarising import ColumnChoice, summarise_table
 from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeTable
 
@@ -19,6 +20,7 @@ __all__ = [
     "FrameSource",
     "NodeColumns",
     "NodeTable",
+    "Query",
     "edge_rows",
     "is_frame",
     "read_boundary_table",

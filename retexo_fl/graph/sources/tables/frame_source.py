@@ -1,4 +1,4 @@
-"""Tables that are handed over as DataFrames of pandas or polars; neither is imported here."""
+"""Tables that are handed over: DataFrames of pandas or polars, not imported here, and queries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from retexo_fl.errors import TableError
 from retexo_fl.graph.sources.tables.plain import plain_cells_of
+from retexo_fl.graph.sources.tables.query import Query
 from retexo_fl.graph.sources.tables.source import Cells, check_names
 
 #: What nodes and edges of DataFrames are called in errors.
@@ -36,14 +38,44 @@ class FrameSource:
         return f"row {row}"
 
 
-#: A table: a file, or a DataFrame.
+class QuerySource(FrameSource):
+    """A table of the rows of a query."""
+
+    def __init__(self, query: Query, name: str) -> None:
+        """Send the query, if it was not yet; ``name`` is what errors call the table.
+
+        Raises:
+            TableError: The database refuses it, or it returns no table.
+        """
+        self.path = Path(name)
+        try:
+            columns = query.columns
+        # Each driver has its own tree of errors, which nothing but its module names.
+        except Exception as error:
+            told = (str(error).splitlines() or [""])[0]
+            raise TableError(
+                f"{name}: the query failed ({type(error).__name__}: {told[:200]}); expected one "
+                "that returns rows"
+            ) from error
+        if not columns:
+            raise TableError(f"{name}: the query returns no table; expected one such as SELECT")
+        self.names = check_names(self.path, [column for column, _ in columns])
+        self._columns = dict(columns)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Mapping[str, Cells]]:
+        """Yield all rows of some columns at once."""
+        if len(self._columns[self.names[0]]):
+            yield {name: plain_cells_of(self._columns[name]) for name in columns}
+
+
+#: A table: a file, a DataFrame, or a query.
 AnyTable: TypeAlias = "Path | FrameSource"
 
 
 def tables_of(given: object) -> tuple[AnyTable, AnyTable | None] | None:
     """Return tables of nodes and of edges that were handed over as a pair; None for anything else.
 
-    Each is a DataFrame, or the path of a file; there may be None in the place of edges.
+    Each is a DataFrame, a query, or the path of a file; there may be None in the place of edges.
     """
     if not isinstance(given, tuple | list) or len(given) != len(_NAMES):
         return None
@@ -54,11 +86,15 @@ def tables_of(given: object) -> tuple[AnyTable, AnyTable | None] | None:
 def _table(given: object, name: str) -> AnyTable | None:
     if isinstance(given, str | Path):
         return Path(given)
+    if isinstance(given, Query):
+        return QuerySource(given, name)
     return FrameSource(given, name) if is_frame(given) else None
 
 
 def is_frame(given: object) -> bool:
-    """Return whether an object is a DataFrame."""
+    """Return whether an object is a DataFrame, or a query."""
+    if isinstance(given, Query):
+        return True
     return hasattr(given, "columns") and hasattr(given, "dtypes") and hasattr(given, "to_numpy")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from retexo_fl.graph.sources.tables.source import Cells
 
 
 def plain_cells_of(cells: list[Any]) -> Cells:
-    """Return text, numbers and None: dates as ISO 8601 text, decimals as numbers.
+    """Return text, numbers and None: dates as ISO 8601 text, decimals as numbers, UUIDs as text.
 
     Returns:
         A list, or [n, F] where cells are lists of as many numbers each; what is none of these stays
@@ -38,7 +39,7 @@ def _plain(cell: Any) -> Any:
         return None
     if isinstance(cell, Decimal):
         return int(cell) if cell == cell.to_integral_value() else float(cell)
-    if (text := date_text(cell)) is not None:
+    if (text := str(cell) if isinstance(cell, UUID) else date_text(cell)) is not None:
         return text
     if isinstance(cell, np.generic):
         return cell.item()
