@@ -88,11 +88,12 @@ def test_lists_triples_and_patterns_are_tables(tmp_path: Path, retexo: CommandLi
         write_table(tmp_path / f"ring-{number}.parquet", columns)
     chosen = ["--clients", "2", "--partitioner", "random", "--split", "random:0.4/0.3/0.3", *TINY]
     made = {}
-    for name, given in {
+    sources: dict[str, list[str | Path]] = {
         "txt": [edges],
         "nt": [triples, "--predicates", "next"],
         "parquet": [tmp_path / "ring-*.parquet"],
-    }.items():
+    }
+    for name, given in sources.items():
         retexo.done("run", "--nodes", labels, "--edges", *given, *chosen, "--out", tmp_path / name)
         made[name] = model_bytes(tmp_path / name)
     assert made["txt"] == made["nt"] == made["parquet"]
