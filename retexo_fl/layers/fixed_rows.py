@@ -35,8 +35,8 @@ class FixedRows(Protocol):
 
     filled: np.ndarray | None
 
-    def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
-        """Return (R, H): the rows times the first D rows of ``table``, plus its last."""
+    def product(self, table: torch.Tensor, dropout: KeyedDropout, *, out: torch.Tensor) -> None:
+        """Write (R, H): the rows times the first D rows of ``table``, plus its last."""
         ...
 
     def gradient(self, upstream: torch.Tensor) -> torch.Tensor:
@@ -78,17 +78,14 @@ class _DenseFixedRows:
         self._dropped = train
         # By shape: Tensor's len() and indexing take longer than what a small client computes.
         self._count, self._width = train.shape
-        self._total = self._count + others.shape[0]
         self.filled: np.ndarray | None = None
 
-    def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
+    def product(self, table: torch.Tensor, dropout: KeyedDropout, *, out: torch.Tensor) -> None:
         """See :class:`FixedRows`."""
         self._dropped = dropout.dense(self._train, self._hashes)
         weight, bias = table[:-1], table[-1]
-        result = table.new_empty((self._total, table.shape[1]))
-        torch.addmm(bias, self._dropped, weight, out=result[: self._count])
-        torch.addmm(bias, self._others, weight, out=result[self._count :])
-        return result
+        torch.addmm(bias, self._dropped, weight, out=out[: self._count])
+        torch.addmm(bias, self._others, weight, out=out[self._count :])
 
     def gradient(self, upstream: torch.Tensor) -> torch.Tensor:
         """See :class:`FixedRows`."""
@@ -123,7 +120,7 @@ class _SparseFixedRows:
             self._column_indptr = torch.cat([ends[filled], ends[-1:]])
         self._order = self._train.transposed.order.numpy()
 
-    def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
+    def product(self, table: torch.Tensor, dropout: KeyedDropout, *, out: torch.Tensor) -> None:
         """See :class:`FixedRows`."""
         values = self._values[: len(self._train_values)]
         if dropout.rate:
@@ -133,7 +130,7 @@ class _SparseFixedRows:
         else:
             values[:] = self._train_values
         pattern, weights = self._pattern, torch.from_numpy(self._values)
-        return row_sums(table, pattern.columns, pattern.indptr, weights)
+        out.copy_(row_sums(table, pattern.columns, pattern.indptr, weights))
 
     def gradient(self, upstream: torch.Tensor) -> torch.Tensor:
         """See :class:`FixedRows`."""

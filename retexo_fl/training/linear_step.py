@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Final, Self
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -32,6 +33,13 @@ from retexo_fl.training.tally import PassSums, Tally
 # Looked up once, by overload.
 _NORM_BACKWARD: Final = torch.ops.aten.native_layer_norm_backward.default
 _THRESHOLD_BACKWARD: Final = torch.ops.aten.threshold_backward.grad_input
+
+
+#: Fewer rows are computed alone: over classes NumPy adds those of one row in another order.
+_LEAST_ROWS: Final = 2
+#: Most room of what is computed at once. A row takes one, and 1 KiB of a float32 gradient.
+_MOST_ROOM: Final = 4096
+_VALUES_OF_ROW: Final = 256
 
 
 def is_linear(model: StageModel) -> bool:
@@ -48,7 +56,12 @@ def all_finite(values: np.ndarray) -> bool:
 
 
 class LinearBatch:
-    """Train and validation rows of one client that are computed at once."""
+    """Train and validation rows of one client that are computed at once.
+
+    Attributes:
+        rows: R.
+        room: What it takes where several are computed together.
+    """
 
     def __init__(
         self,
@@ -73,7 +86,8 @@ class LinearBatch:
         self._layout = _Layout.of(model, shapes)
         self._train = len(train)
         self._labels = np.concatenate((labels[train], labels[validation])).astype(np.int64)
-        self._columns = np.arange(len(self._labels))
+        self.rows = len(self._labels)
+        self.room = self.rows + self._layout.size // _VALUES_OF_ROW
         self._rows = fixed_rows(
             prepared.rows,
             prepared.hashes,
@@ -83,53 +97,114 @@ class LinearBatch:
         )
         self._spans = self._layout.spans(self._rows.filled)
 
-    def sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
-        """Validate (P,) ``weights`` and form the gradient at them."""
-        parameters = self._layout.split(weights)
-        tail = None if self._layout.is_last else _Tail(parameters, eps=self._layout.norm_eps)
-        hidden = self._rows.product(parameters[0], dropout)
-        logits = hidden.t().contiguous() if tail is None else tail.logits(hidden)
-        sums, upstream = self._losses(logits.numpy())
-        if not self._train:
-            return sums
-        if tail is not None:
-            upstream = tail.gradient(upstream)
-        table = self._rows.gradient(upstream.t().contiguous() if tail is None else upstream)
-        flat = table.view(-1)[: self._layout.size].numpy()
-        if tail is not None:
-            tail.write(self._layout.split(flat))
-        sums.gradient_sum, sums.spans = flat, self._spans
-        sums.is_finite = all_finite(flat[self._layout.bias_at :])
-        return sums
+    @classmethod
+    def sums_of(
+        cls, batches: Sequence[Self], weights: np.ndarray, dropout: KeyedDropout
+    ) -> list[PassSums]:
+        """Validate (P,) ``weights`` and form the gradient at them, for each of some batches.
 
-    def _losses(self, logits: np.ndarray) -> tuple[PassSums, torch.Tensor]:
-        """Return the losses and the (C, T) gradient at the logits; (C, R) ``logits`` are used up.
+        What acts on each row by itself is computed of all rows at once. Products are each batch's
+        own: in a larger one, other bits.
+
+        Args:
+            batches: Of one model.
+            weights: Of that.
+            dropout: Of the train rows.
+        """
+        layout = batches[0]._layout
+        parameters = layout.split(weights)
+        tail = None if layout.is_last else _Tail(parameters, eps=layout.norm_eps)
+        counts = [batch.rows for batch in batches]
+        hidden = parameters[0].new_empty((sum(counts), parameters[0].shape[1]))
+        for batch, rows in zip(batches, torch.split(hidden, counts), strict=True):
+            batch._rows.product(parameters[0], dropout, out=rows)
+        logits = hidden.t().contiguous() if tail is None else tail.logits(hidden, counts)
+        found = cls._losses(batches, logits.numpy())
+        for place, (batch, sums, at_logits) in enumerate(
+            zip(batches, found, torch.split(logits, counts, dim=1), strict=True)
+        ):
+            if not batch._train:
+                continue
+            upstream = at_logits[:, : batch._train]
+            at_rows = upstream.t().contiguous() if tail is None else tail.gradient(upstream, place)
+            flat = batch._rows.gradient(at_rows).view(-1)[: layout.size]
+            behind = flat[layout.bias_at :]
+            if tail is not None:
+                torch.cat(tail.gradients, out=behind[at_rows.shape[1] :])
+            sums.gradient_sum, sums.spans = flat.numpy(), batch._spans
+            sums.is_finite = all_finite(behind.numpy())
+        return found
+
+    @staticmethod
+    def _losses(batches: Sequence[LinearBatch], logits: np.ndarray) -> list[PassSums]:
+        """Return the losses; (C, R) ``logits`` of all batches become the gradients at them.
 
         Classes stand in rows: NumPy's sums and maxima over C are then vectorised over R.
         """
-        train, labels, columns = self._train, self._labels, self._columns
+        labels = np.concatenate([batch._labels for batch in batches])
+        columns = np.arange(len(labels))
         logits -= logits.max(axis=0)
-        correct = np.count_nonzero(logits[:, train:].argmax(axis=0) == labels[train:])
+        correct = logits.argmax(axis=0) == labels
         picked = logits[labels, columns]
+        # Of the largest logit 0 is left.
+        largest = picked == 0
         shares = np.exp(logits, out=logits)
         totals = shares.sum(axis=0)
         losses = np.log(totals) - picked
-        sums = PassSums(
-            train=Tally(
-                count=train,
-                loss_sum=float(losses[:train].sum()),
-                # Of the largest logit 0 is left.
-                correct=int(np.count_nonzero(picked[:train] == 0)),
-            ),
-            validation=Tally(
-                count=len(labels) - train,
-                loss_sum=float(losses[train:].sum()),
-                correct=int(correct),
-            ),
-        )
-        upstream = shares[:, :train] / totals[:train]
-        upstream[labels[:train], columns[:train]] -= 1
-        return sums, torch.from_numpy(upstream)
+        shares /= totals
+        shares[labels, columns] -= 1
+        found, begin = [], 0
+        for batch in batches:
+            middle, end = begin + batch._train, begin + batch.rows
+            train = Tally(
+                count=batch._train,
+                loss_sum=float(losses[begin:middle].sum()),
+                correct=int(np.count_nonzero(largest[begin:middle])),
+            )
+            validation = Tally(
+                count=end - middle,
+                loss_sum=float(losses[middle:end].sum()),
+                correct=int(np.count_nonzero(correct[middle:end])),
+            )
+            found.append(PassSums(train=train, validation=validation))
+            begin = end
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Turns:
+    """Batches of one model whose clients are asked in turn about the same weights.
+
+    The first that is asked in a round computes for those that were asked after it in the round
+    before: most of a small client's step is calls of functions, which take as long for many rows.
+    Each has the bits that it has alone.
+    """
+
+    _at: tuple[KeyedDropout, np.ndarray] | None = None
+    _asked: list[ref[LinearBatch]] = field(default_factory=list)
+    _before: list[ref[LinearBatch]] = field(default_factory=list)
+    _found: WeakKeyDictionary[LinearBatch, PassSums] = field(default_factory=WeakKeyDictionary)
+
+    def sums(self, batch: LinearBatch, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
+        """Return the sums of one batch, as :meth:`LinearBatch.sums_of`."""
+        if batch.rows < _LEAST_ROWS or batch.room > _MOST_ROOM // 2:
+            return LinearBatch.sums_of([batch], weights, dropout)[0]
+        # Bits: a zero has a sign, and what is not a number equals nothing.
+        bits = weights.view(np.int32)
+        if self._at is None or self._at[0] != dropout or not np.array_equal(self._at[1], bits):
+            self._at, self._before, self._asked = (dropout, bits.copy()), self._asked, []
+            self._found.clear()
+        if batch not in self._found:
+            together, waiting = [batch], [known() for known in self._before]
+            if batch in waiting:
+                ahead = [one for one in waiting[waiting.index(batch) :] if one is not None]
+                ends = accumulate(one.room for one in ahead)
+                together = ahead[: sum(end <= _MOST_ROOM for end in ends)]
+                self._before = list(map(ref, ahead[len(together) :]))
+            found = LinearBatch.sums_of(together, weights, dropout)
+            self._found.update(zip(together, found, strict=True))
+        self._asked.append(ref(batch))
+        return self._found.pop(batch)
 
 
 class _Tail:
@@ -140,43 +215,44 @@ class _Tail:
 
     def __init__(self, parameters: list[torch.Tensor], *, eps: float) -> None:
         _, self._norm_weight, self._norm_bias, self._head_weight, self._head_bias = parameters
+        self._width = list(self._norm_weight.shape)
         self._eps = eps
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return (C, R) for (R, H); both stay needed until :meth:`gradient`."""
-        width = list(self._norm_weight.shape)
-        rows, self._mean, self._rstd = torch.native_layer_norm(
-            hidden, width, self._norm_weight, self._norm_bias, self._eps
+    def logits(self, hidden: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Return (C, R) for (R, H) rows of batches of so many; all stay until :meth:`gradient`."""
+        rows, mean, rstd = torch.native_layer_norm(
+            hidden, self._width, self._norm_weight, self._norm_bias, self._eps
         )
-        self._hidden, self._active = hidden, rows.relu_()
-        return torch.addmm(self._head_bias[:, None], self._head_weight, self._active.t())
+        rows.relu_()
+        of_all = (torch.split(table, counts) for table in (rows, hidden, mean, rstd))
+        self._saved = list(zip(*of_all, strict=True))
+        bias = self._head_bias[:, None]
+        logits = [torch.addmm(bias, self._head_weight, rows.t()) for rows, *_ in self._saved]
+        return torch.cat(logits, dim=1) if len(logits) > 1 else logits[0]
 
-    def gradient(self, upstream: torch.Tensor) -> torch.Tensor:
-        """Return (T, H) for the (C, T) gradient at the logits of the first T rows."""
-        count = upstream.shape[1]
-        self._upstream, self._active = upstream, self._active[:count]
+    def gradient(self, upstream: torch.Tensor, place: int) -> torch.Tensor:
+        """Return (T, H) for the (C, T) gradient at the logits of the first T rows of a batch.
+
+        The flat gradients of the tail's parameters are in ``gradients``.
+        """
+        count, upstream = upstream.shape[1], upstream.contiguous()
+        active, hidden, mean, rstd = (saved[:count] for saved in self._saved[place])
         at_rows = upstream.t() @ self._head_weight
-        _THRESHOLD_BACKWARD(at_rows, self._active, 0, grad_input=at_rows)
-        found, self._norm_weight_grad, self._norm_bias_grad = _NORM_BACKWARD(
+        _THRESHOLD_BACKWARD(at_rows, active, 0, grad_input=at_rows)
+        found, *at_norm = _NORM_BACKWARD(
             at_rows,
-            self._hidden[:count],
-            list(self._norm_weight.shape),
-            self._mean[:count],
-            self._rstd[:count],
+            hidden,
+            self._width,
+            mean,
+            rstd,
             self._norm_weight,
             self._norm_bias,
             [True, True, True],
         )
+        at_head = torch.mm(upstream, active).view(-1), torch.sum(upstream, dim=1)
+        self.gradients = (*at_norm, *at_head)
         result: torch.Tensor = found
         return result
-
-    def write(self, parts: list[torch.Tensor]) -> None:
-        """Complete the flat gradient, given as its parts."""
-        _, norm_weight, norm_bias, head_weight, head_bias = parts
-        norm_weight.copy_(self._norm_weight_grad)
-        norm_bias.copy_(self._norm_bias_grad)
-        torch.mm(self._upstream, self._active, out=head_weight)
-        torch.sum(self._upstream, dim=1, out=head_bias)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import moved
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.judging import count_right, label_tensor
-from retexo_fl.training.linear_step import LinearBatch, all_finite, is_linear
+from retexo_fl.training.linear_step import LinearBatch, Turns, all_finite, is_linear
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import StageModel
@@ -29,6 +30,8 @@ from retexo_fl.transfers import back, onto
 ROWS_PER_BATCH = 8192
 
 _CPU: Final = torch.device("cpu")
+#: Of the models that clients have in turn.
+_TURNS: Final[WeakKeyDictionary[StageModel, Turns]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class StageFacts:
         self.device = device
         plain = recipe.loss is cross_entropy
         self.is_linear = device.type == "cpu" and is_linear(model) and plain
+        self.turns = _TURNS.setdefault(model, Turns())
         self.in_one_pass = self.is_linear and recipe.metric is None
         self.is_loss_checked = plain
 
@@ -110,7 +114,8 @@ class StagePass:
             if validate not in self._linear:
                 self._linear[validate] = self._linear_batches(validate=validate)
             flat = weights.numpy()
-            parts = (batch.sums(flat, dropout) for batch in self._linear[validate])
+            turns = self._facts.turns
+            parts = (turns.sums(batch, flat, dropout) for batch in self._linear[validate])
             total = next(parts, PassSums())
             for part in parts:
                 total.add(part)

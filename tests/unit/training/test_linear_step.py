@@ -11,11 +11,11 @@ from scipy.sparse import csr_array, hstack
 
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers import fixed_rows
-from retexo_fl.layers.base import LayerShape
+from retexo_fl.layers.base import LayerShape, Rows, StageInput
 from retexo_fl.layers.sage import SageLayer
-from retexo_fl.training import stage_pass
+from retexo_fl.training import linear_step, stage_pass
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
-from retexo_fl.training.linear_step import is_linear
+from retexo_fl.training.linear_step import LinearBatch, is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
 from retexo_fl.training.tally import LayerUpdate, PassSums
 from retexo_fl.updates.zeros import without_zeros
@@ -134,6 +134,75 @@ def test_few_filled_columns_give_the_same_bits(
     coded = without_zeros(wide.update_sum)
     assert coded.dtype == np.uint8
     assert without_zeros(narrow.update_sum, narrow.spans).tobytes() == coded.tobytes()
+
+
+def in_dtype(inputs: StageInput, dtype: str) -> StageInput:
+    def taken(rows: Rows) -> Rows:
+        if isinstance(rows, torch.Tensor):
+            return rows.to(getattr(torch, dtype))
+        return csr_array(rows.astype(dtype))
+
+    return replace(inputs, own=taken(inputs.own), received=taken(inputs.received))
+
+
+def clients_of(shape: ModelShape, *, sparse: bool) -> list[LayerTrainer]:
+    """Return trainers of one model: more rows and fewer, some without train nodes, one of a row."""
+    every = np.random.default_rng(2).permutation(NODES)
+    cuts = [(4, 3), (2, 2), (0, 3), (5, 0), (1, 0), (3, 4)]
+    none = every[:0]
+    return [
+        LayerTrainer(
+            shape,
+            0,
+            in_dtype(whole_input(seed, sparse=sparse), shape.dtype),
+            NodeSets(
+                train=every[:train],
+                validation=every[train : train + judged],
+                test=none,
+                labels=NODE_SETS.labels,
+            ),
+            seed=0,
+        )
+        for seed, (train, judged) in enumerate(cuts)
+    ]
+
+
+def bits_of(update: LayerUpdate) -> tuple[object, ...]:
+    return (update.update_sum.tobytes(), update.train, update.validation)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_clients_in_turn_have_the_bits_that_they_have_alone(
+    monkeypatch: pytest.MonkeyPatch, sparse: bool, layers: int, dtype: str
+) -> None:
+    shape = replace(SHAPE, layers=layers, dtype=dtype, hidden=16, classes=11)
+    weights = [random_weights(shape).astype(dtype) * scale for scale in (1, 2, 3)]
+    together = []
+    known = LinearBatch.sums_of
+
+    def watched(batches: list[LinearBatch], *arguments: object) -> list[PassSums]:
+        together.append(len(batches))
+        return known(batches, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LinearBatch, "sums_of", watched)
+    turns = []
+    for most in (1, 4096):
+        monkeypatch.setattr(linear_step, "_MOST_ROOM", most)
+        clients = clients_of(shape, sparse=sparse)
+        together.clear()
+        turns.append(
+            [
+                bits_of(client.update(weights[place], round_number=place, dropout=0.3))
+                for place in range(3)
+                # The second client is away in the second round, the first is asked twice.
+                for client in (clients[:1] + clients if place != 1 else clients[:1] + clients[2:])
+            ]
+        )
+    alone, in_turn = turns
+    assert in_turn == alone
+    assert max(together) > 2
 
 
 @pytest.mark.parametrize("place", [0, -1, 50])
