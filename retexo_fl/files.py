@@ -102,6 +102,13 @@ def bare_name(path: Path) -> str:
     return path.name.partition(".")[0] or path.name
 
 
+def several_paths(text: str) -> tuple[Path, ...]:
+    """Return the files that a text names: with commas between them, or one that has them."""
+    if "," not in text or Path(text).exists():
+        return (Path(text),) if text else ()
+    return tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file that somebody wrote.
 

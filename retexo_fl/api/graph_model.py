@@ -142,6 +142,7 @@ class GraphModel(torch.nn.Module):
             classes=part.num_classes,
             edge_features=part.edge_values.num_attributes,
             is_structural=part.is_structural,
+            relations=part.relations,
             source="graph",
         )
         check_edges(self._trained.config.model, part)

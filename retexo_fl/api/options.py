@@ -24,9 +24,13 @@ class Options(TypedDict, total=False):
     data_dir: str | Path | None
     """Folder that holds the .npz data sets."""
     nodes: str | Path | None
-    """Table of all nodes (.csv, .parquet, .npz, .txt); replaces --dataset."""
+    """Table of all nodes (.csv, .parquet, .npz, .txt), or again for each type; replaces
+    --dataset.
+    """
     edges: str | Path | None
-    """Table of all edges (.csv, .parquet, .npz, .txt, .nt); needs --nodes."""
+    """Table of all edges (.csv, .parquet, .npz, .txt, .nt), or again for each relation; needs
+    --nodes.
+    """
     features: str | Path | None
     """Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or
     'none' to read any graph without features.
@@ -106,13 +110,14 @@ class Options(TypedDict, total=False):
             "dir-sage",
             "dir-gat",
             "dir-gin",
+            "rel-sage",
         ]
         | str
         | Callable[..., Any]
         | None
     )
-    """GNN layer; dir-* for directed edges, gine for edges with attributes; or pyg:NAME, one of
-    PyG's convolutions (pyg:GATv2Conv).
+    """GNN layer; dir-* for directed edges, rel-sage for types of nodes and edges, gine for
+    edges with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).
     """
     layers: int | None
     """Number of GNN layers (stages of the training)."""
@@ -387,6 +392,7 @@ class SweepOptions(TypedDict, total=False):
             "dir-sage",
             "dir-gat",
             "dir-gin",
+            "rel-sage",
         ]
         | str
         | Callable[..., Any]
@@ -402,6 +408,7 @@ class SweepOptions(TypedDict, total=False):
                 "dir-sage",
                 "dir-gat",
                 "dir-gin",
+                "rel-sage",
             ]
             | str
             | Callable[..., Any]

@@ -11,6 +11,7 @@ from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_confi
 from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.config.goals import AUTO
 from retexo_fl.errors import ConfigurationError, DatasetError
+from retexo_fl.files import several_paths
 
 if TYPE_CHECKING:
     from retexo_fl.config import Scalar
@@ -55,10 +56,11 @@ def predicted_graph(
     if isinstance(graph, Graph):
         return in_classes(graph, classes) if classes else graph
     values = dict(values or {})
-    if graph is None and "nodes" in values:
+    of_types = len(several_paths(str(values.get("nodes", "")))) > 1
+    if graph is None and "nodes" in values and not of_types:
         edges = values.get("edges")
         graph = (Path(str(values["nodes"])), Path(str(edges)) if edges else None)
-    is_table = tables_of(graph) is not None
+    is_table = of_types or tables_of(graph) is not None
     config = _config(values, model, is_table=is_table)
     reading = replace(
         reading_of(config),
@@ -82,7 +84,8 @@ def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool
     columns = {*OF_TABLES}
     kept = model.run / RECIPE_NAME
     if is_table:
-        given |= {"nodes": _NO_FILE, "edges": _NO_FILE}
+        if len(several_paths(str(given.get("nodes", "")))) < 2:
+            given |= {"nodes": _NO_FILE, "edges": _NO_FILE}
         if model.recipe and given.get("features", AUTO_FEATURES) == AUTO_FEATURES:
             if not kept.exists():
                 raise ConfigurationError(

@@ -196,6 +196,7 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
         classes=parts[0].num_classes,
         edge_features=parts[0].edge_values.num_attributes,
         is_structural=parts[0].is_structural,
+        relations=parts[0].relations,
         source=str(partitions),
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from retexo_fl.cli.help_text import styled
 from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
+from retexo_fl.config.keys import joined_texts
 from retexo_fl.config.profiles import PROFILES
 
 Values = dict[str, Scalar]
@@ -98,7 +99,11 @@ def config_command(
 
         def command(**given: Any) -> Any:
             texts = {key_of(item.name): given.pop(item.name) for item in key_parameters}
-            values = {k: parse_value(k, text) for k, text in texts.items() if text is not None}
+            values = {
+                key: parse_value(key, str(joined_texts(text)))
+                for key, text in texts.items()
+                if text not in (None, [])
+            }
             return function(values, **given)
 
         parameters = [*own, *key_parameters]
@@ -122,7 +127,7 @@ def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:
         field_of(key),
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[str | None, option],
+        annotation=Annotated[(list[str] if key_infos()[key].several else str) | None, option],
     )
 
 

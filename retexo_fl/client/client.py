@@ -146,6 +146,7 @@ class GraphClient(Answering):
             classes=part.num_classes,
             edge_features=self.part.edge_values.num_attributes,
             directed=self.part.edge_values.is_directed,
+            relations=part.relations_text,
             recipe=part.recipe_digest,
             structural=part.is_structural or None,
             **self.masks.told(request.ticket.attempt, counts, self._told_labels),

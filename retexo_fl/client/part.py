@@ -131,7 +131,16 @@ def check_edges(model: str, part: GraphPartition) -> None:
         PluginError: The model is no layer.
     """
     layer, values = layer_class(model), part.edge_values
-    if layer.directions not in {"either", "directed" if values.is_directed else "undirected"}:
+    if (part.relations is None) == (layer.directions == "typed"):
+        has, expected = ("have types", "rel-sage") if part.relations else ("have no types", "sage")
+        raise PartitionError(
+            f"client {part.client}: nodes {has}, which model {model} does not take; expected "
+            f"model {expected}"
+        )
+    if part.relations is None and layer.directions not in {
+        "either",
+        "directed" if values.is_directed else "undirected",
+    }:
         has, expected = ("have a direction", "undirected, or a model such as dir-sage")
         if not values.is_directed:
             has, expected = ("have no direction", "directed")

@@ -19,7 +19,7 @@ from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.config.value_forms import OF_ONE_CLASS
 from retexo_fl.dates import Moment
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
-from retexo_fl.files import write_whole
+from retexo_fl.files import several_paths, write_whole
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import LINKS, LabelKind, labels_for
 from retexo_fl.graph.masks import Split, published_split
@@ -54,10 +54,12 @@ from retexo_fl.graph.sources.tables.nodes import words_of
 from retexo_fl.graph.sources.tables.opening import found_form
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
 from retexo_fl.graph.sources.text_form import TextForm
+from retexo_fl.graph.sources.typed_tables import count_types, read_typed_tables
 from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
 from retexo_fl.graph.time_split import TIME_COLUMN, time_columns
 from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
+from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_counted
 
 #: Names of classes that an error lists.
@@ -324,7 +326,10 @@ def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -
     if graph is not None:
         return len(np.unique(given_graph(graph, config).attributes[names[0]]))
     if config.nodes:
-        return count_table_values(Path(config.nodes), names[0], text_form(config))
+        paths = several_paths(config.nodes)
+        if len(paths) > 1:
+            return count_types(paths, names[0])
+        return count_table_values(paths[0], names[0], text_form(config))
     with _found_in(config) as data_dir:
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
 
@@ -365,7 +370,16 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
     reading = reading_of(config) if reading is None else reading
     attributes = _attributes(config, reading)
     if config.nodes:
-        nodes, edges = Path(config.nodes), Path(config.edges)
+        tables, of_edges = several_paths(config.nodes), several_paths(config.edges)
+        if len(tables) > 1 or len(of_edges) > 1:
+            return read_typed_tables(
+                tables,
+                of_edges,
+                _columns_of_several(config),
+                attributes=attributes,
+                reading=reading,
+            )
+        nodes, edges = tables[0], of_edges[0]
         columns = _node_columns(config, attributes, nodes)
         return read_table_graph(nodes, edges, columns, attributes=attributes, reading=reading)
     with _found_in(config) as data_dir:
@@ -373,6 +387,25 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
             config.dataset, data_dir=data_dir, attributes=attributes, reading=reading, quiet=quiet
         )
     return _as_chosen(graph, config)
+
+
+def _columns_of_several(config: RunConfig) -> NodeColumns:
+    """Return how several tables of nodes are read.
+
+    Raises:
+        ConfigurationError: They should go through a recipe, of which each would need its own.
+    """
+    if config.features:
+        raise ConfigurationError(
+            "features: does not go with several tables of nodes yet; expected columns x0, x1, ..."
+        )
+    return NodeColumns(
+        key=config.key_column,
+        label=config.label_column,
+        unlabelled=words_of(config.unlabelled_values),
+        repeated=config.repeated_nodes,
+        form=text_form(config),
+    )
 
 
 def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable) -> NodeColumns:
@@ -510,7 +543,22 @@ def _checked(settled: SettledParts) -> SettledParts:
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)
+    _note_drawn_weights(config, parts[0])
     return replace(settled, config=config, parts=parts)
+
+
+def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
+    """Say in one line which types of nodes have weights that are not trained."""
+    relations = part.relations
+    if relations is None or not ModelShape.of_part(config, part).heads_between:
+        return
+    drawn = [relations.types[kind] for kind in relations.within(config.layers - 1)[1:]]
+    if drawn:
+        logger.warning(
+            "model %s: types without labels keep weights as drawn, layer by layer: %s (algorithm "
+            "standard trains them)",
+            *(config.model, ", ".join(drawn)),
+        )
 
 
 def _of_class(config: RunConfig, parts: Sequence[GraphPartition]) -> RunConfig:

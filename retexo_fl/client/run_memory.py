@@ -22,6 +22,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.sources.synthetic.degrees import PowerLaw
 from retexo_fl.graph.sources.synthetic.spec import is_synthetic, parse_synthetic
 from retexo_fl.layers.named import layer_class
+from retexo_fl.relations import Relations
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import format_bytes
 from retexo_fl.updates import most_held
@@ -63,6 +64,7 @@ class GraphSize:
         feature_numbers: Numbers that hold the features.
         classes: C.
         largest: Share of all edges that the client has which has most.
+        relations: Types of nodes and relations between them; None without.
     """
 
     nodes: int
@@ -72,6 +74,7 @@ class GraphSize:
     feature_numbers: int
     classes: int
     largest: float = 1.0
+    relations: Relations | None = None
 
     @classmethod
     def of(cls, parts: Sequence[GraphPartition]) -> Self:
@@ -87,6 +90,7 @@ class GraphSize:
             feature_numbers=sum(2 * f.nnz if isinstance(f, csr_array) else f.size for f in held),
             classes=parts[0].num_classes,
             largest=max(edges) / max(sum(edges), 1),
+            relations=parts[0].relations,
         )
 
     @classmethod
@@ -165,7 +169,7 @@ def memory_by_phase(
     """
     item = np.dtype(config.dtype).itemsize
     parts = 4 * size.feature_numbers + _NODE_BYTES * size.nodes + _EDGE_BYTES * size.edges
-    shape = ModelShape.of(config, inputs=size.features, classes=size.classes)
+    shape = _shape(config, size)
     phases = {"parts": PROCESS_BYTES + _CUTTING_COPIES * parts}
     if on_disk:
         return phases | _phases_on_disk(config, size, shape, PROCESS_BYTES + parts)
@@ -254,9 +258,15 @@ def _at_once(config: RunConfig) -> type[_OneLayer | _AllLayers]:
 
 def disk_bytes(config: RunConfig, size: GraphSize) -> float:
     """Return how many bytes the rows of a run take at most where they are on disk."""
-    shape = ModelShape.of(config, inputs=size.features, classes=size.classes)
+    shape = _shape(config, size)
     item = np.dtype(config.dtype).itemsize
     return item * (size.nodes + size.boundary) * sum(_widths(size, shape))
+
+
+def _shape(config: RunConfig, size: GraphSize) -> ModelShape:
+    return ModelShape.of(
+        config, inputs=size.features, classes=size.classes, relations=size.relations
+    )
 
 
 def _widths(size: GraphSize, shape: ModelShape) -> list[float]:

@@ -28,6 +28,7 @@ from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
+from retexo_fl.relations import Relations
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import ModelShape, model_in_turn
 from retexo_fl.training.stage_pass import ROWS_PER_BATCH
@@ -77,6 +78,8 @@ def stage_input(
         slot_hashes=edges.slot_hashes,
         edge_weights=edges.values.weights,
         edge_attributes=edges.values.attributes,
+        own_kinds=partition.kinds,
+        slot_kinds=partition.boundary_kinds,
     )
 
 
@@ -129,8 +132,21 @@ def with_layer_outputs(
     return replace(inputs, own=own, received=received * layer.factors(inputs.received))
 
 
-def with_coordinates(basis: Basis, inputs: StageInput) -> StageInput:
-    """Map features to the coordinates of a basis of sums; the mean is subtracted after them."""
+def with_coordinates(
+    basis: Basis, inputs: StageInput, relations: Relations | None = None
+) -> StageInput:
+    """Map features to the coordinates of a basis of sums; the mean is subtracted after them.
+
+    Of a typed graph a sum is of the columns of several types, and of each its own part of the mean
+    is subtracted before rows are added.
+    """
+    if relations is not None:
+        centres = _type_centres(basis, relations)
+        return replace(
+            inputs,
+            own=_of_types(_mapped(inputs.own, basis), centres, inputs.own_kinds),
+            received=_of_types(_mapped(inputs.received, basis), centres, inputs.slot_kinds),
+        )
     return replace(
         inputs,
         own=_mapped(inputs.own, basis),
@@ -139,14 +155,28 @@ def with_coordinates(basis: Basis, inputs: StageInput) -> StageInput:
     )
 
 
+def _type_centres(basis: Basis, relations: Relations) -> np.ndarray:
+    """Return (T, d): of each type its part of the mean, by how often its rows are added."""
+    labelled = relations.labelled
+    found = np.zeros((len(relations.types), basis.directions.shape[1]))
+    for kind in range(len(found)):
+        added = [channel for channel in relations.into(labelled) if channel.source == kind]
+        times, some = len(added) + (kind == labelled), relations.columns(kind)
+        found[kind] = basis.mean[some] @ basis.directions[some] / max(times, 1)
+    return found
+
+
+def _of_types(rows: torch.Tensor, centres: np.ndarray, kinds: np.ndarray | None) -> torch.Tensor:
+    assert kinds is not None
+    return rows - torch.from_numpy(centres[kinds]).to(rows)
+
+
 def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
     """Return the (N, F) sums over neighbours that the first layer makes of features."""
     layer = model_in_turn(replace(shape, inputs=shape.features), 0).layer
     assert isinstance(layer, AggregatedLayer)
-    rows = layer.aggregated(inputs)
-    if isinstance(rows, torch.Tensor):
-        return rows[:, -shape.features :].numpy()
-    return csr_array(rows[:, -shape.features :])
+    rows = layer.feature_sums(inputs)
+    return rows.numpy() if isinstance(rows, torch.Tensor) else csr_array(rows)
 
 
 class _Layer:

@@ -48,6 +48,7 @@ class KeyInfo:
         values: All that there are, where there are few, but for extensions.
         extensible: Whether ``module:attribute`` may stand for a value.
         read: Returns the value that one of another type stands for; None for the usual way.
+        several: It may be given several times on a command line, or as a list.
     """
 
     help: str
@@ -61,6 +62,7 @@ class KeyInfo:
     values: tuple[Scalar, ...] = ()
     extensible: bool = False
     read: Callable[[object], object] | None = None
+    several: bool = False
 
 
 class More(TypedDict, total=False):
@@ -73,6 +75,7 @@ class More(TypedDict, total=False):
     values: tuple[Scalar, ...]
     extensible: bool
     read: Callable[[object], object]
+    several: bool
 
 
 _MOST_WHOLE: Final = 2**31 - 1
@@ -97,6 +100,17 @@ def text(default: str, help_text: str, **more: Unpack[More]) -> Any:
     # A path with a line break, a NUL or undecodable bytes has no place in a TOML file or a message.
     check = str.isprintable
     return key(default, help_text, check, expected="printable text", brief="", **more)
+
+
+def texts(help_text: str, **more: Unpack[More]) -> Any:
+    """Declare a field of printable texts with commas between them; a list stands for one."""
+    more["several"], more["read"] = True, joined_texts
+    return text("", help_text, **more)
+
+
+def joined_texts(value: object) -> object:
+    """Return the text of a list or tuple of texts or paths; anything else as it is."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def switch(help_text: str, **more: Unpack[More]) -> Any:

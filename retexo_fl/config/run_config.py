@@ -32,6 +32,7 @@ from retexo_fl.config.keys import (
     one_of,
     switch,
     text,
+    texts,
     value_of,
     whole,
 )
@@ -51,7 +52,7 @@ from retexo_fl.config.value_forms import (
     shown,
 )
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.files import bare_name
+from retexo_fl.files import bare_name, several_paths
 from retexo_fl.methods.ridge.keys import misfits_of_ridge
 from retexo_fl.plugins import PYG, is_plugin
 
@@ -76,16 +77,16 @@ class RunConfig:
     data_dir: str = text(
         "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True, lean=ANY
     )
-    nodes: str = text(
-        "",
-        "Table of all nodes (.csv, .parquet, .npz, .txt); replaces --dataset.",
+    nodes: str = texts(
+        "Table of all nodes (.csv, .parquet, .npz, .txt), or again for each type; replaces "
+        "--dataset.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
-    edges: str = text(
-        "",
-        "Table of all edges (.csv, .parquet, .npz, .txt, .nt); needs --nodes.",
+    edges: str = texts(
+        "Table of all edges (.csv, .parquet, .npz, .txt, .nt), or again for each relation; needs "
+        "--nodes.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
@@ -213,8 +214,8 @@ class RunConfig:
     )
     model: str = one_of(
         "sage",
-        "GNN layer; dir-* for directed edges, gine for edges with attributes; or pyg:NAME, one of "
-        "PyG's convolutions (pyg:GATv2Conv).",
+        "GNN layer; dir-* for directed edges, rel-sage for types of nodes and edges, gine for "
+        "edges with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).",
         *MODELS,
         plugin=True,
         lean=("gcn", "sage", "gin", "gat"),
@@ -783,7 +784,7 @@ class RunConfig:
             return Path(self.partitions).name
         if self.engine == "deployment" and self.dataset == default_values()["dataset"]:
             return "parts"
-        return bare_name(Path(self.nodes)) if self.nodes else self.dataset
+        return "+".join(map(bare_name, several_paths(self.nodes))) or self.dataset
 
 
 #: Keys whose plug-ins a client imports, in a training and in an inference.

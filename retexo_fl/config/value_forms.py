@@ -103,7 +103,7 @@ CLASS_WEIGHTS: Final = ValueForm(
 #: Built-in layers, for ``model``; ``layers/named.py`` has their classes.
 MODELS: Final = (
     *("gcn", "sage", "gat", "gin", "sage-pool", "gine"),
-    *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
+    *("dir-gcn", "dir-sage", "dir-gat", "dir-gin", "rel-sage"),
 )
 #: Those whose attention has heads, which share the hidden width, and PyG's.
 WITH_HEADS: Final = frozenset(

@@ -21,6 +21,7 @@ from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
+from retexo_fl.relations import Relations, relations_of
 from retexo_fl.units import clients_named
 
 FirstT = TypeVar("FirstT", HelloAnswer, ColumnsAnswer)
@@ -63,6 +64,7 @@ class Federation:
         recipe: Digest of the feature recipe, equal on all clients; empty without one.
         edge_features: Attributes of each edge, equal on all clients.
         is_structural: Features are made of the edges, since nodes have none.
+        relations: Types of nodes and relations, equal on all clients; None without.
         left_out: By use, clients whose nodes do not count, since too few of their cohorts have any.
     """
 
@@ -73,6 +75,7 @@ class Federation:
     recipe: str
     edge_features: int
     is_structural: bool = False
+    relations: Relations | None = None
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def under(self, masking: MaskedSums, *, all_train: bool) -> Federation:
@@ -160,6 +163,7 @@ def greet(  # noqa: PLR0913 - each says what hellos are for
         recipe=answers[0].recipe,
         edge_features=answers[0].edge_features,
         is_structural=bool(answers[0].structural),
+        relations=relations_of(answers[0].relations),
     )
 
 
@@ -213,7 +217,7 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int, *, counts_lin
             )
         check_hello(answer, clients=clients, counts_links=counts_links)
     alike = ("partitioning", "num_clients", "recipe", "features", "classes", "edge_features")
-    for name in (*alike, "directed", "structural"):
+    for name in (*alike, "directed", "structural", "relations"):
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:
             told = "; ".join(

@@ -19,6 +19,7 @@ from retexo_fl.federation.checkpoints import (
     named_damage,
     replace_file,
 )
+from retexo_fl.relations import is_text_of_relations
 
 #: Raised when the meaning of a layer file's content changes.
 LAYER_VERSION: Final = 1
@@ -41,6 +42,7 @@ class LayerFacts:
             empty, and not in the file.
         edge_features: Attributes of edges that it reads; not in the file where there are none.
         is_structural: Input features are made of the edges; not in the file where they are not.
+        relations: Types of nodes and relations that it reads (:attr:`.Relations.text`); likewise.
     """
 
     stage: int
@@ -50,11 +52,12 @@ class LayerFacts:
     label_facts: tuple[float, ...] = ()
     edge_features: int = 0
     is_structural: bool = False
+    relations: str = ""
 
     def values(self) -> dict[str, Any]:
         """Return them as they stand in a file: without what is empty."""
         values = asdict(self)
-        for name in ("recipe", "label_facts", "edge_features", "is_structural"):
+        for name in ("recipe", "label_facts", "edge_features", "is_structural", "relations"):
             if not values[name]:
                 del values[name]
         return values
@@ -120,6 +123,7 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
     if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
     recipe, facts = values.pop("recipe", ""), values.pop("label_facts", [])
+    relations = values.pop("relations", "")
     values.setdefault("edge_features", 0)
     is_structural = values.pop("is_structural", False)
     if (
@@ -127,12 +131,17 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         or not all(type(value) is int and value >= 0 for value in values.values())
         or not isinstance(recipe, str)
         or type(is_structural) is not bool
+        or not is_text_of_relations(relations)
         or not isinstance(facts, list)
         or not all(type(fact) is float and math.isfinite(fact) for fact in facts)
     ):
         raise CheckpointError(f"{path}: damaged (expected numbers of stage, features and classes)")
     told = LayerFacts(
-        **values, recipe=recipe, label_facts=tuple(facts), is_structural=is_structural
+        **values,
+        recipe=recipe,
+        label_facts=tuple(facts),
+        is_structural=is_structural,
+        relations=relations,
     )
     return told, tensors
 

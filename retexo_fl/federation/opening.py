@@ -208,6 +208,7 @@ def open_training(
             inputs=federation.features,
             classes=federation.classes,
             edge_features=federation.edge_features,
+            relations=federation.relations,
         )
 
     joined = open_attempt(

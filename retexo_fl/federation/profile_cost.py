@@ -15,6 +15,7 @@ from retexo_fl.exchange import FIXED8
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.masking.agreement import USES
 from retexo_fl.methods.forecasts import LAZY, forecast_of
+from retexo_fl.relations import relations_of
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
@@ -53,6 +54,7 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
         inputs=first.features,
         classes=first.classes,
         edge_features=first.edge_features,
+        relations=relations_of(first.relations),
     )
     # Who has nodes of a use decides who is asked.
     counts = {one.client: {use: int(one.has(use)) for use in USES} for one in answers}

@@ -36,6 +36,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.training import Follower
+from retexo_fl.relations import text_of
 from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
@@ -314,6 +315,7 @@ class ServerLoop(Follower):
             label_facts=objective_of(self.config).label_facts.units(self.job.label_facts),
             edge_features=shape.edge_features,
             is_structural=self._joined.federation.is_structural,
+            relations=text_of(shape.relations),
         )
 
     def _finish(self, test: Score, report_sums: np.ndarray) -> None:

@@ -33,6 +33,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.graph.labels import labels_for
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recipe
 from retexo_fl.layers.named import layer_class
+from retexo_fl.relations import Relations, relations_of
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights, named_weights
@@ -78,6 +79,7 @@ class TrainedModel:
             "edge_features",
             "link_head",
             "is_weightless",
+            "relations",
         ):
             if not shape[name]:
                 del shape[name]
@@ -132,6 +134,7 @@ class TrainedModel:
         classes: int,
         edge_features: int,
         is_structural: bool,
+        relations: Relations | None,
         source: str,
     ) -> None:
         """Check that parts have the sizes and the recipe that the model was trained with.
@@ -143,6 +146,11 @@ class TrainedModel:
             raise PartitionError(
                 f"{source}: the parts are of {named_recipe(recipe)}; expected "
                 f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
+            )
+        if relations != self.shape.relations:
+            raise PartitionError(
+                f"{source}: the parts are of other types and relations; expected those that the "
+                f"model in {self.run} was trained with"
             )
         if is_structural != self.is_structural:
             has, wanted = "no features", "features"
@@ -204,6 +212,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         inputs=first.features,
         classes=first.classes,
         edge_features=first.edge_features,
+        relations=relations_of(first.relations),
     )
     if keeps_floor:
         # The file is that of the trained layer; beneath a floor it passes on what it reads.

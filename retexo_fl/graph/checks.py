@@ -210,9 +210,19 @@ class ArrayChecks:
         *,
         num_nodes: int,
         directed: bool = False,
+        relations: np.ndarray | None = None,
         may_lack: bool = False,
     ) -> None:
-        """Check a [2, E] list of edges: in range, each once, no self loop, maybe none at all."""
+        """Check a [2, E] list of edges: in range, each once, no self loop, maybe none at all.
+
+        Args:
+            name: Of the list.
+            edges: The list.
+            num_nodes: N.
+            directed: Whether its order says more than which nodes are joined.
+            relations: [E] number of each edge's relation, each of which may have an edge once.
+            may_lack: Whether there may be none.
+        """
         self.form(name, edges, kinds="iu", shape=(2, None))
         if edges.shape[1] == 0 and may_lack:
             return
@@ -229,7 +239,8 @@ class ArrayChecks:
                 f"column {at} is {_pair(edges, at)}, a self loop; expected none, or self-loops "
                 "drop",
             )
-        self._each_edge_once(name, edges, num_nodes, directed=directed)
+        kinds = np.int64(0) if relations is None else relations.astype(np.int64)
+        self._each_edge_once(name, edges, num_nodes, directed=directed, kinds=kinds)
 
     def edge_values(
         self, name: str, values: np.ndarray | None, *, num_edges: int, ndim: int
@@ -260,16 +271,26 @@ class ArrayChecks:
             self.fail(name, f"row {row} holds NaN or infinity; expected finite values")
 
     def _each_edge_once(
-        self, name: str, edges: np.ndarray, num_nodes: int, *, directed: bool
+        self,
+        name: str,
+        edges: np.ndarray,
+        num_nodes: int,
+        *,
+        directed: bool,
+        kinds: np.ndarray | np.integer,
     ) -> None:
-        ordered = _edge_numbers(edges, num_nodes, directed=directed)
+        def numbered() -> np.ndarray:
+            numbers = _edge_numbers(edges, num_nodes, directed=directed)
+            numbers += kinds * num_nodes**2
+            return numbers
+
+        ordered = numbered()
         ordered.sort()
         repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
         if not len(repeated):
             return
         twice = ordered[repeated[0]]
-        numbers = _edge_numbers(edges, num_nodes, directed=directed)
-        first, second = np.flatnonzero(numbers == twice)[:2]
+        first, second = np.flatnonzero(numbered() == twice)[:2]
         where = f"columns {first} and {second} are {_pair(edges, first)} and {_pair(edges, second)}"
         if edges[0, first] == edges[0, second]:
             self.fail(

@@ -35,6 +35,7 @@ from retexo_fl.graph.neighbours import (
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels, as_numbers
+from retexo_fl.relations import Relations
 from retexo_fl.units import format_count, format_counted
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class EdgeListGraph:
         recipe: What made features and labels of columns; None where nothing did.
         classes: Names of the classes, where the numbers, or texts, that labels hold are these.
         may_lack_edges: There may be no edge at all: of a graph that is predicted.
+        relations: Types of its nodes, which their keys begin with, and relations; None without.
+        edge_relations: [E] number of each edge's relation, where there are any.
     """
 
     name: str
@@ -91,6 +94,8 @@ class EdgeListGraph:
     edge_values: EdgeValues = PLAIN
     directed: bool = False
     may_lack_edges: bool = False
+    relations: Relations | None = None
+    edge_relations: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,6 +121,7 @@ class Graph:
             those that it was asked for.
         recipe: What made features and labels of columns; None where nothing did.
         edge_values: Weights and attributes of the e neighbours, in the order of ``indices``.
+        relations: Types of its nodes and relations between them; None without.
     """
 
     name: str
@@ -131,6 +137,7 @@ class Graph:
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
     recipe: FeatureRecipe | None = None
     edge_values: EdgeValues = PLAIN
+    relations: Relations | None = None
 
     @classmethod
     def from_edges(  # noqa: PLR0913 - a graph is so many arrays
@@ -203,6 +210,7 @@ class Graph:
             num_classes=num_classes,
             attributes=attribute_texts(names.source, given.attributes, num_nodes=num_nodes),
             recipe=given.recipe,
+            relations=given.relations,
             **masks,
         )
 
@@ -243,7 +251,7 @@ class Graph:
     @property
     def is_directed(self) -> bool:
         """Whether edges have a direction."""
-        return self.edge_values.is_directed
+        return self.edge_values.is_directed and self.relations is None
 
     @property
     def num_features(self) -> int:
@@ -342,7 +350,8 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
         names.edges,
         given.edges,
         num_nodes=num_nodes,
-        directed=given.directed,
+        directed=given.directed or given.relations is not None,
+        relations=given.edge_relations,
         may_lack=given.may_lack_edges,
     )
     num_edges = given.edges.shape[1]
@@ -359,6 +368,8 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
 def _neighbours(given: EdgeListGraph, num_nodes: int) -> NeighbourLists:
     """Return the symmetric lists of a checked graph's neighbours."""
     values, edges = given.edge_values, given.edges
+    if given.relations is not None:
+        return _of_relations(given, given.relations, num_nodes)
     if values.is_plain and not given.directed:
         indptr, indices = _both_directions(edges, num_nodes)
         return NeighbourLists(indptr=indptr, indices=indices)
@@ -372,6 +383,29 @@ def _neighbours(given: EdgeListGraph, num_nodes: int) -> NeighbourLists:
     )
     narrow = num_nodes <= np.iinfo(np.int32).max
     return replace(lists, indices=lists.indices.astype(np.int32) if narrow else lists.indices)
+
+
+def _of_relations(given: EdgeListGraph, relations: Relations, num_nodes: int) -> NeighbourLists:
+    """Return the lists of a typed graph: of each edge the channels both ways."""
+    numbers, edges = given.edge_relations, given.edges
+    assert numbers is not None
+    last = relations.num_channels - 1
+    is_symmetric = np.array([one.symmetric for one in relations.relations])[numbers]
+    alike = np.flatnonzero(is_symmetric)
+    places = np.concatenate([np.tile(np.arange(edges.shape[1]), 2), np.tile(alike, 2)])
+    lists = neighbour_lists(
+        np.concatenate((edges[1], edges[0], edges[0, alike], edges[1, alike])),
+        np.concatenate((edges[0], edges[1], edges[1, alike], edges[0, alike])),
+        shape=(num_nodes, num_nodes),
+        values=given.edge_values.as_float32().taken(places),
+        sides=np.concatenate((numbers, last - numbers, numbers[alike], last - numbers[alike])),
+        channels=relations.num_channels,
+    )
+    return replace(lists, indices=lists.indices.astype(_index_type(num_nodes)))
+
+
+def _index_type(num_nodes: int) -> type[np.integer]:
+    return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
 
 
 def _both_directions(edges: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

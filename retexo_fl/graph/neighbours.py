@@ -2,7 +2,8 @@
 
 An edge of an undirected graph has one weight and one row of attributes, which both of its ends
 hold. Of a directed graph a node's neighbour is whoever an edge comes from or goes to; both
-directions stand side by side, the one that comes in first. A weight of 0 is no edge.
+directions stand side by side, the one that comes in first. A weight of 0 is no edge. Of a typed
+graph as many stand side by side as it has channels (:mod:`retexo_fl.relations`).
 
 Shapes: E edges as they are read, e stored neighbours, A attributes.
 """
@@ -24,7 +25,8 @@ class EdgeValues:
     """What edges carry beside their ends.
 
     Attributes:
-        weights: [E] float32, or [E, 2] where both directions stand side by side; None for 1 each.
+        weights: [E] float32, or [E, 2] where both directions stand side by side, [E, C] of C
+            channels; None for 1 each.
         attributes: [E, A] float32, or [E, 2, A]; None for none.
     """
 
@@ -115,6 +117,7 @@ def neighbour_lists(
     shape: tuple[int, int],
     values: EdgeValues,
     sides: np.ndarray | None,
+    channels: int = 2,
 ) -> NeighbourLists:
     """Order entries by row and column.
 
@@ -124,7 +127,8 @@ def neighbour_lists(
         shape: Numbers of rows and of columns.
         values: Of the E entries, undirected.
         sides: [E] :data:`IN` where the edge comes to the row, :data:`OUT` where it goes from it;
-            None of an undirected graph.
+            None of an undirected graph. Of a typed graph, the channel of each.
+        channels: That stand side by side.
     """
     codes = rows.astype(np.int64) * shape[1] + columns
     if sides is None:
@@ -132,7 +136,7 @@ def neighbour_lists(
         there, found = codes[order], values.taken(order)
     else:
         there, entries = np.unique(codes, return_inverse=True)
-        found = _side_by_side(values, entries, sides, count=len(there))
+        found = _side_by_side(values, entries, sides, shape=(len(there), channels))
     indptr = np.searchsorted(there, np.arange(shape[0] + 1) * shape[1])
     return NeighbourLists(
         indptr=indptr.astype(np.int64, copy=False), indices=there % shape[1], values=found
@@ -165,12 +169,12 @@ def row_sums_of(weights: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndar
 
 
 def _side_by_side(
-    values: EdgeValues, entries: np.ndarray, sides: np.ndarray, *, count: int
+    values: EdgeValues, entries: np.ndarray, sides: np.ndarray, *, shape: tuple[int, int]
 ) -> EdgeValues:
-    weights = np.zeros((count, 2), dtype=np.float32)
+    weights = np.zeros(shape, dtype=np.float32)
     weights[entries, sides] = 1 if values.weights is None else values.weights
     attributes = None
     if values.attributes is not None:
-        attributes = np.zeros((count, 2, values.num_attributes), dtype=np.float32)
+        attributes = np.zeros((*shape, values.num_attributes), dtype=np.float32)
         attributes[entries, sides] = values.attributes
     return EdgeValues(weights=weights, attributes=attributes)

@@ -53,6 +53,11 @@ class AggregatedLayer(GraphLayer):
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return the (N, D') rows that enter the linear map."""
 
+    def feature_sums(self, inputs: StageInput) -> Rows:
+        """Return the (N, D) sums over neighbours of rows of which a basis may be."""
+        rows = self.aggregated(inputs)
+        return rows[:, rows.shape[1] - inputs.own.shape[1] :]
+
     def prepare(self, inputs: StageInput) -> AggregatedInput:
         """Pass the messages of this stage."""
         rows = compact_rows(self.aggregated(inputs), inputs.dtype)
@@ -163,6 +168,28 @@ def trained_sums(
         return RowBatch(rows=torch.cat([own, *sums], dim=1), hashes=hashes)
 
     return batch
+
+
+def channel_means(inputs: StageInput, channel: int) -> np.ndarray:
+    """Return each edge's share, (E,), of what one of the channels side by side weighs at a node.
+
+    Of sampled neighbours each is the scaled sum divided by the weight that they stand for.
+    """
+    assert inputs.edge_weights is not None
+    total = inputs.neighbours[:, channel]
+    shares = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
+    factors: np.ndarray = inputs.edge_weights[:, channel] * np.repeat(
+        shares, np.diff(inputs.indptr)
+    )
+    return factors
+
+
+def channel_operator(factors: np.ndarray, inputs: StageInput) -> csr_array:
+    """Return the (N, N + B) weights of a sum, without the (E,) factors that are 0."""
+    shape = (inputs.num_nodes, inputs.num_nodes + len(inputs.slot_hashes))
+    operator = csr_array((factors, inputs.indices, inputs.indptr), shape=shape, copy=True)
+    operator.eliminate_zeros()
+    return operator
 
 
 def scaled_edges(weights: np.ndarray, inputs: StageInput) -> np.ndarray:

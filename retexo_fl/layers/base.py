@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, vstack
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.segment_max import Segments
 from retexo_fl.layers.sparse import SparsePattern, SparseRows
+from retexo_fl.relations import TypedStage
 from retexo_fl.transfers import onto
 
 Batch = TypeVar("Batch")
@@ -44,6 +45,7 @@ class LayerShape:
         hidden: P, width of rows inside the layer; layers without such rows ignore it.
         heads: Attention heads; layers without attention ignore it.
         edge_features: A, attributes of each edge; layers that read none ignore it.
+        typed: Of a graph with types of nodes; None of others.
     """
 
     inputs: int
@@ -51,6 +53,7 @@ class LayerShape:
     hidden: int
     heads: int = 1
     edge_features: int = 0
+    typed: TypedStage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +78,15 @@ class StageInput:
         edge_weights: (E,) what each edge weighs; None for 1. A partial sum has the weights of its
             neighbours in it. (E, 2) of directed edges, side by side: what weighs the edge that
             comes in from the neighbour (:data:`IN`), and that which goes out to it (:data:`OUT`); 0
-            for none.
+            for none. (E, C) of the channels of a typed graph (:mod:`retexo_fl.relations`), as are
+            ``neighbours`` and ``degrees``; the directions are the channels of one relation.
         edge_attributes: (E, A) attributes of each edge; (E, 2, A) of directed ones; None for none.
         slot_factors: (B, F) what :meth:`GraphLayer.message_factors` says of the slots' nodes; zero
             where missing. None of layers without any.
         centre: (D,) that is subtracted from what a layer of :meth:`GraphLayer.fixed_width`
             aggregates, and from own rows beside it; None for nothing.
+        own_kinds: (N,) types of the inner nodes; None where they have none.
+        slot_kinds: (B,) types of the slots' nodes; None where they have none.
     """
 
     own: Rows
@@ -96,6 +102,8 @@ class StageInput:
     edge_attributes: np.ndarray | None = None
     slot_factors: np.ndarray | None = None
     centre: np.ndarray | None = None
+    own_kinds: np.ndarray | None = None
+    slot_kinds: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -154,8 +162,8 @@ class GraphLayer(torch.nn.Module, ABC):
     takes_weights: ClassVar[Literal["none", "positive", "any"]] = "none"
 
     #: Whether the layer reads edges without a direction, with one (``StageInput`` then has both
-    #: directions side by side), or either.
-    directions: ClassVar[Literal["undirected", "directed", "either"]] = "undirected"
+    #: directions side by side), or either; or those of the relations of a typed graph.
+    directions: ClassVar[Literal["undirected", "directed", "either", "typed"]] = "undirected"
 
     #: What the layer does with ``StageInput.edge_attributes``: nothing, read them, or need them.
     attributes: ClassVar[Literal["none", "read", "needed"]] = "none"

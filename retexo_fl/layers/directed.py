@@ -20,7 +20,15 @@ import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, linear, trained_sums
+from retexo_fl.layers.aggregate import (
+    AggregatedLayer,
+    aggregate,
+    beside_own,
+    channel_means,
+    channel_operator,
+    linear,
+    trained_sums,
+)
 from retexo_fl.layers.base import (
     IN,
     OUT,
@@ -97,15 +105,10 @@ class DirectedSums(AggregatedLayer):
 
     def operators(self, inputs: StageInput) -> list[csr_array]:
         """Return the (N, N + B) weights of both sums."""
-        shape = (inputs.num_nodes, inputs.num_nodes + len(inputs.slot_hashes))
         scales = 1 if inputs.edge_scales is None else inputs.edge_scales
-        found = []
-        for side in _SIDES:
-            factors = self.edge_factors(inputs, side) * scales
-            operator = csr_array((factors, inputs.indices, inputs.indptr), shape=shape, copy=True)
-            operator.eliminate_zeros()
-            found.append(operator)
-        return found
+        return [
+            channel_operator(self.edge_factors(inputs, side) * scales, inputs) for side in _SIDES
+        ]
 
 
 class DirGcnLayer(DirectedSums):
@@ -142,21 +145,12 @@ class DirGcnLayer(DirectedSums):
 
 
 class DirSageLayer(DirectedSums):
-    """Weighted means over what comes in and over what goes out; zero where there is nothing.
-
-    Of sampled neighbours each is the scaled sum divided by the weight that they stand for.
-    """
+    """Weighted means over what comes in and over what goes out; zero where there is nothing."""
 
     @staticmethod
     def edge_factors(inputs: StageInput, side: int) -> np.ndarray:
         """Return each edge's share of the direction's weight."""
-        assert inputs.edge_weights is not None
-        total = inputs.neighbours[:, side]
-        shares = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
-        factors: np.ndarray = inputs.edge_weights[:, side] * np.repeat(
-            shares, np.diff(inputs.indptr)
-        )
-        return factors
+        return channel_means(inputs, side)
 
 
 class DirGinLayer(DirectedSums):

@@ -14,6 +14,7 @@ from retexo_fl.layers.gcn import GcnLayer
 from retexo_fl.layers.gin import GinLayer
 from retexo_fl.layers.gine import GineLayer
 from retexo_fl.layers.pyg import is_pyg, pyg_layer
+from retexo_fl.layers.relational import RelSageLayer
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.layers.sage_pool import SagePoolLayer
 from retexo_fl.plugins import PYG, is_plugin, load_plugin
@@ -33,6 +34,7 @@ _BUILT_IN: Final[Mapping[str, type[GraphLayer]]] = MappingProxyType(
         "dir-sage": DirSageLayer,
         "dir-gat": DirGatLayer,
         "dir-gin": DirGinLayer,
+        "rel-sage": RelSageLayer,
     }
 )
 

@@ -27,6 +27,7 @@ import torch
 from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.fixed_rows import fixed_rows
+from retexo_fl.layers.relational import RelSageLayer
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.tally import PassSums, Tally
 
@@ -46,7 +47,8 @@ def is_linear(model: StageModel) -> bool:
     """Return whether a stage's layer is one matrix product and nothing else."""
     layer = model.layer
     names = [name for name, _ in layer.named_parameters()]
-    return type(layer).forward is AggregatedLayer.forward and names == ["weight", "bias"]
+    is_product = isinstance(layer, RelSageLayer) or (type(layer).forward is AggregatedLayer.forward)
+    return is_product and names == ["weight", "bias"]
 
 
 def all_finite(values: np.ndarray) -> bool:

@@ -30,8 +30,15 @@ from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
+from retexo_fl.relations import Relations, TypedStage
 from retexo_fl.training.basis import basis_width
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.model_checks import (
+    check_basis_rows,
+    check_solved,
+    is_solvable,
+    relations_read,
+)
 from retexo_fl.training.recipe import objective_of
 
 #: Models that a thread has at once for clients in turn: those of a stage, of the one before, and of
@@ -64,6 +71,7 @@ class ModelShape:
             choose.
         wants_floor: A model of the same rows that is solved for is compared with the trained one.
         edge_features: A, attributes of each edge; 0 for layers that read none.
+        relations: Types of nodes and relations, of a model that reads them; None of others.
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
             are classified. With it a layer is trained one stage after the one before which its
@@ -86,11 +94,20 @@ class ModelShape:
     validates_penalty: bool = False
     wants_floor: bool = False
     edge_features: int = 0
+    relations: Relations | None = None
     is_weightless: bool = False
     link_head: str = ""
 
     @classmethod
-    def of(cls, config: RunConfig, *, inputs: int, classes: int, edge_features: int = 0) -> Self:
+    def of(
+        cls,
+        config: RunConfig,
+        *,
+        inputs: int,
+        classes: int,
+        edge_features: int = 0,
+        relations: Relations | None = None,
+    ) -> Self:
         """Take the sizes of a configuration for data with so many features (``inputs``).
 
         Raises:
@@ -101,15 +118,16 @@ class ModelShape:
         objective = objective_of(config)
         objective.check_model(config.model)
         algorithm = config.traits
+        relations = relations_read(config, relations, inputs)
         is_weightless = not algorithm.trains
         if is_weightless:
             inputs = classes
         before, solves = 0, config.solver == "ridge"
         if solves:
-            _check_solved(config)
+            check_solved(config)
         if config.basis != "none":
             before = inputs
-            _check_basis_rows(config)
+            check_basis_rows(config)
             inputs = basis_width(blocks=config.basis_blocks, classes=classes, features=before)
         return cls(
             model=config.model,
@@ -121,9 +139,10 @@ class ModelShape:
             dtype=config.dtype,
             heads_between=not algorithm.end_to_end,
             features_before_basis=before,
-            basis_of_sums=before > 0 and config.basis_rows != "own",
+            # Types without labels have no train nodes, of whose own rows it could be.
+            basis_of_sums=before > 0 and (config.basis_rows != "own" or relations is not None),
             # Where it is the whole space, both span the same.
-            chooses_basis=inputs < before and config.basis_rows == "choose",
+            chooses_basis=(inputs < before and config.basis_rows == "choose" and relations is None),
             # A sum that a peer would send is of rows behind a layer, not before it.
             sends_layer_inputs=(
                 config.row_bits < 32
@@ -133,8 +152,9 @@ class ModelShape:
             ),
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
-            wants_floor=config.wants_floor and _is_solvable(config.model),
+            wants_floor=config.wants_floor and is_solvable(config.model),
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
+            relations=relations,
             is_weightless=is_weightless,
             link_head=objective.link_head,
         )
@@ -147,6 +167,7 @@ class ModelShape:
             inputs=part.num_features,
             classes=config.goal.outputs or part.num_classes,
             edge_features=part.edge_values.num_attributes,
+            relations=part.relations,
         )
 
     @property
@@ -259,6 +280,13 @@ class ModelShape:
             hidden=self.hidden,
             heads=self.heads,
             edge_features=self.edge_features,
+            typed=self.relations
+            and TypedStage(
+                relations=self.relations,
+                reads_features=stage == 0 and not self.features_before_basis,
+                hops=self.layers - 1 - stage,
+                trains_all=not self.heads_between,
+            ),
         )
 
 
@@ -273,28 +301,6 @@ def _check_factors(config: RunConfig) -> None:
                 f"{key}: {given} does not go with model {config.model}, whose rows have their "
                 f"nodes' degrees beside them; expected {exact}"
             )
-
-
-def _check_basis_rows(config: RunConfig) -> None:
-    if config.basis_rows != "own" and layer_class(config.model).fixed_width(1) is None:
-        raise ConfigurationError(
-            f"basis-rows: {config.basis_rows} does not go with model {config.model}, whose first "
-            "layer makes no fixed sums of features; expected own, or a model as gcn, sage, gin"
-        )
-
-
-def _check_solved(config: RunConfig) -> None:
-    if not _is_solvable(config.model):
-        raise ConfigurationError(
-            f"solver: ridge does not go with model {config.model}, which is not linear in fixed "
-            "sums of features; expected rounds, or a model as gcn, sage"
-        )
-
-
-def _is_solvable(model: str) -> bool:
-    """Return whether a layer is linear in fixed sums of features."""
-    layer = layer_class(model)
-    return layer.fixed_width(1) is not None and layer.start_as is not GraphLayer.start_as
 
 
 class StageModel(torch.nn.Module):

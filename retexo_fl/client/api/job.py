@@ -42,6 +42,8 @@ class HelloAnswer:
         classes: Number of classes.
         edge_features: Attributes of each edge.
         directed: Whether edges have a direction.
+        relations: Types of nodes and relations between them (:attr:`.Relations.text`); empty
+            without.
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
@@ -84,6 +86,7 @@ class HelloAnswer:
     member: str = ""
     edge_features: int = 0
     directed: bool = False
+    relations: str = ""
     brings: str = ""
     mask_key: bytes | None = None
     mask_signature: bytes | None = None

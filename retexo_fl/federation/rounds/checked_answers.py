@@ -30,13 +30,17 @@ from retexo_fl.federation.asking.ask import T
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.masking.agreement import USES
 from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
+from retexo_fl.relations import relations_of
 from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.training.label_facts import ALL_USES
+from retexo_fl.units import counted
 
 #: Of a feature recipe.
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 #: Names of partitionings are digests; what is longer is none, and would fill logs and reports.
 _MAX_NAME_CHARS: Final = 128
+#: Of a hundred types and relations, with long names.
+_MAX_RELATIONS_CHARS: Final = 2**15
 #: Nodes, widths and vectors are counted in int32 between clients.
 _MAX_COUNT: Final = 2**31 - 1
 _USES: Final = ("train", "validation", "test")
@@ -66,6 +70,7 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
             raise RemoteProtocolError(
                 f"recipe is {hello.recipe[:_MAX_NAME_CHARS]!r}; expected 64 hex digits"
             )
+        _check_relations(hello)
         for field in ("features", "classes"):
             _demand(field, getattr(hello, field), 1, _MAX_COUNT)
         for field in ("nodes", "vectors_out", "vectors_in", "edge_features"):
@@ -80,6 +85,18 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
         else:
             _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
             _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
+
+
+def _check_relations(hello: HelloAnswer) -> None:
+    if len(hello.relations) > _MAX_RELATIONS_CHARS:
+        found = counted(len(hello.relations), "character")
+        raise RemoteProtocolError(
+            f"relations have {found}; expected at most {_MAX_RELATIONS_CHARS}"
+        )
+    try:
+        relations_of(hello.relations)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RemoteProtocolError(f"relations: {error}") from error
 
 
 def checked(asking: Round[T], clients: Clients) -> Round[T]:

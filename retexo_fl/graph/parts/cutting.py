@@ -17,6 +17,7 @@ from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
+from retexo_fl.relations import Relations
 
 
 def cut_graph(graph: Graph, assignment: np.ndarray, split: Split) -> list[GraphPartition]:
@@ -63,6 +64,7 @@ class _OrderedGraph:
     num_classes: int
     recipe: FeatureRecipe | None
     edge_values: EdgeValues
+    relations: Relations | None
 
 
 def _checked_assignment(graph: Graph, assignment: np.ndarray) -> np.ndarray:
@@ -107,6 +109,7 @@ def _in_client_order(graph: Graph, owners: np.ndarray, split: Split) -> _Ordered
         num_classes=graph.num_classes,
         recipe=graph.recipe,
         edge_values=graph.edge_values.taken(moved.data),
+        relations=graph.relations,
     )
 
 
@@ -146,6 +149,7 @@ def _cut(
         num_classes=ordered.num_classes,
         recipe=ordered.recipe,
         edge_values=values.taken(numbers),
+        relations=ordered.relations,
     )
 
 
@@ -218,6 +222,8 @@ def _partitioning_id(graph: Graph, owners: np.ndarray, split: Split) -> str:
         features = [sparse.indptr.astype("<i8"), sparse.indices.astype("<i4"), sparse.data]
     arrays = [graph.node_keys, graph.indptr, graph.indices.astype("<i4"), *features]
     arrays += [graph.labels, owners, *split.named().values()]
+    if graph.relations is not None:
+        arrays.append(np.array([graph.relations.text.encode()]))
     for name, array in graph.edge_values.named().items():
         arrays += [np.array([name.encode()]), array]
     state = hashlib.sha256(f"{graph.num_classes}\n".encode())

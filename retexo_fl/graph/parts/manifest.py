@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from retexo_fl.errors import PartitionError
+from retexo_fl.relations import relations_of
 
 MANIFEST_NAME: Final = "manifest.json"
 #: Raised whenever the meaning of a stored byte changes. A part whose edges all weigh 1 and carry
-#: nothing is written as version 1, which older readers know, too.
-PARTITION_VERSION: Final = 2
+#: nothing is written as version 1, one without types of nodes as version 2, which older readers
+#: know, too.
+PARTITION_VERSION: Final = 3
+_VALUED_VERSION: Final = 2
 _PLAIN_VERSION: Final = 1
 #: A manifest is about 3 kB.
 _MOST_BYTES: Final = 2**16
@@ -50,14 +53,15 @@ _SPARSE: Final[Mapping[str, _Form]] = {
     "features_indices": ("<i4", (("z", 0),)),
     "features_data": ("<f4", (("z", 0),)),
 }
-#: Of version 2, either or both; with the second dimension where edges have a direction.
+#: Of version 2, either or both; with the second dimension where edges have a direction, or there
+#: are channels.
 _EDGES: Final[Mapping[str, _Form]] = {
     "edge_weights": ("<f4", (("e", 0),)),
     "edge_attributes": ("<f4", (("e", 0), ("A", 0))),
 }
 _DIRECTED_EDGES: Final[Mapping[str, _Form]] = {
-    "edge_weights": ("<f4", (("e", 0), ("2", 0))),
-    "edge_attributes": ("<f4", (("e", 0), ("2", 0), ("A", 0))),
+    "edge_weights": ("<f4", (("e", 0), ("C", 0))),
+    "edge_attributes": ("<f4", (("e", 0), ("C", 0), ("A", 0))),
 }
 
 
@@ -83,6 +87,7 @@ class Manifest:
     """The content of ``manifest.json`` but for its version.
 
     ``recipe`` is the digest of what made the features; it is left out where nothing did.
+    ``relations`` is :attr:`.Relations.text`, likewise.
     """
 
     partitioning: str
@@ -92,6 +97,13 @@ class Manifest:
     num_features: int
     arrays: Mapping[str, StoredArray]
     recipe: str = ""
+    relations: str = ""
+
+    @property
+    def num_channels(self) -> int:
+        """How many weights of an edge stand side by side."""
+        found = relations_of(self.relations)
+        return 2 if found is None else found.num_channels
 
     @property
     def is_sparse(self) -> bool:
@@ -101,13 +113,16 @@ class Manifest:
     @property
     def version(self) -> int:
         """The oldest version that can say all of this."""
-        return PARTITION_VERSION if _EDGES.keys() & self.arrays.keys() else _PLAIN_VERSION
+        if self.relations:
+            return PARTITION_VERSION
+        return _VALUED_VERSION if _EDGES.keys() & self.arrays.keys() else _PLAIN_VERSION
 
     def to_json(self) -> str:
         """Return the text of the file."""
         values = asdict(self)
-        if not self.recipe:
-            del values["recipe"]
+        for name in ("recipe", "relations"):
+            if not values[name]:
+                del values[name]
         return json.dumps({"version": self.version, **values}, indent=1) + "\n"
 
 
@@ -120,13 +135,16 @@ def read_manifest(path: Path) -> Manifest:
     """
     values = _read_json(path)
     version = values.get("version")
-    if type(version) is not int or version not in {_PLAIN_VERSION, PARTITION_VERSION}:
+    if type(version) is not int or not _PLAIN_VERSION <= version <= PARTITION_VERSION:
         _fail(
             path,
-            f"version: got {_shown(version)}; expected {_PLAIN_VERSION} or {PARTITION_VERSION}",
+            f"version: got {_shown(version)}; expected {_PLAIN_VERSION} to {PARTITION_VERSION}",
         )
     recipe = _digest(path, "recipe", values.pop("recipe")) if "recipe" in values else ""
-    _expect_keys(path, values, {"version", *Manifest.__dataclass_fields__} - {"recipe"})
+    relations = _relations(path, values.pop("relations")) if "relations" in values else ""
+    _expect_keys(
+        path, values, {"version", *Manifest.__dataclass_fields__} - {"recipe", "relations"}
+    )
     arrays = values["arrays"]
     if not isinstance(arrays, dict):
         _fail(path, f"arrays: got {type(arrays).__name__}; expected an object")
@@ -138,6 +156,7 @@ def read_manifest(path: Path) -> Manifest:
         num_features=_whole(path, "num_features", values["num_features"]),
         arrays={name: _stored_array(path, name, entry) for name, entry in arrays.items()},
         recipe=recipe,
+        relations=relations,
     )
     if version != manifest.version:
         _fail(path, f"version: got {version} with these arrays; expected {manifest.version}")
@@ -190,7 +209,7 @@ def _check_layout(path: Path, manifest: Manifest) -> None:
     layout |= {name: form for name, form in edges.items() if name in manifest.arrays}
     _expect_keys(path, manifest.arrays, {*layout, "labels"}, where="arrays")
     layout["labels"] = _LABELS.get(manifest.arrays["labels"].dtype, _LABELS["<i8"])
-    sizes = {"F": manifest.num_features, "L": manifest.num_classes, "2": 2}
+    sizes = {"F": manifest.num_features, "L": manifest.num_classes, "C": manifest.num_channels}
     for name, (dtype, lengths) in layout.items():
         entry = manifest.arrays[name]
         fits = _KEY_DTYPE.fullmatch(entry.dtype) if dtype == _KEYS else entry.dtype == dtype
@@ -225,6 +244,15 @@ def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str):
         _fail(path, f"{key}: got {_shown(value)}; expected text")
     return value
+
+
+def _relations(path: Path, value: object) -> str:
+    text = _text(path, "relations", value)
+    try:
+        relations_of(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        _fail(path, f"relations: {error}")
+    return text
 
 
 def _digest(path: Path, key: str, value: object) -> str:

@@ -17,6 +17,7 @@ from retexo_fl.graph.labels import LabelKind, kind_of
 from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows, weighted_degrees
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
+from retexo_fl.relations import Relations, text_of
 from retexo_fl.units import format_counted
 
 #: Hex digits of :attr:`GraphPartition.partitioning`: SHA-256.
@@ -52,6 +53,7 @@ class GraphPartition:
         edge_values: Weights and attributes of the e edges, in the order of ``indices``.
         is_structural: Features are made of the edges, since nodes have none of their own; no part
             on disk is.
+        relations: Types of nodes, which their keys begin with, and relations; None without.
 
     Source: RETEXO, section 2.1 (inner and boundary nodes).
     """
@@ -75,6 +77,7 @@ class GraphPartition:
     recipe: FeatureRecipe | None = None
     edge_values: EdgeValues = PLAIN
     is_structural: bool = False
+    relations: Relations | None = None
 
     def __repr__(self) -> str:
         features = format_counted(self.num_features, "feature")
@@ -110,6 +113,21 @@ class GraphPartition:
         int64; float64 of weighted edges; [n, 2] of directed ones, incoming first.
         """
         return weighted_degrees(self.indptr, self.edge_values)
+
+    @property
+    def kinds(self) -> np.ndarray | None:
+        """[n] int16 types of the inner nodes; None where they have none."""
+        return None if self.relations is None else self.relations.kinds(self.node_keys)
+
+    @property
+    def boundary_kinds(self) -> np.ndarray | None:
+        """[b] int16 types of the boundary nodes; None where they have none."""
+        return None if self.relations is None else self.relations.kinds(self.boundary_keys)
+
+    @property
+    def relations_text(self) -> str:
+        """Types and relations as they are told and kept; empty without."""
+        return text_of(self.relations)
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -159,6 +177,8 @@ def check_partition(partition: GraphPartition, *, source: str) -> None:
     _check_nodes(partition, checks)
     _check_boundary(partition, checks)
     _check_edges(partition, checks)
+    if partition.relations is not None:
+        _check_types(partition, partition.relations, checks)
 
 
 def _check_identity(partition: GraphPartition, checks: ArrayChecks) -> None:
@@ -261,7 +281,8 @@ def _check_edges(partition: GraphPartition, checks: ArrayChecks) -> None:
 def _check_edge_values(partition: GraphPartition, checks: ArrayChecks, rows: np.ndarray) -> None:
     """Check that values are finite, and that both ends of an inner edge hold the same."""
     values, count = partition.edge_values, len(partition.indices)
-    sides = (2,) * values.is_directed
+    relations = partition.relations
+    sides = (2,) * values.is_directed if relations is None else (relations.num_channels,)
     shapes = {"weights": (count, *sides), "attributes": (count, *sides, values.num_attributes)}
     for name, array in values.named().items():
         checks.form(name, array, kinds="f", shape=shapes[name.removeprefix("edge_")])
@@ -282,3 +303,41 @@ def _check_edge_values(partition: GraphPartition, checks: ArrayChecks, rows: np.
                 f"row {inner[differs[0]]} is not what the edge's other end holds; expected "
                 "the same",
             )
+
+
+def _check_types(partition: GraphPartition, relations: Relations, checks: ArrayChecks) -> None:
+    """Check that nodes are of types, edges of relations, and labels of the labelled type."""
+    own, foreign = relations.kinds(partition.node_keys), relations.kinds(partition.boundary_keys)
+    for name, kinds in (("node_keys", own), ("boundary_keys", foreign)):
+        unknown = np.flatnonzero(kinds < 0)
+        if len(unknown):
+            known = ", ".join(relations.types)
+            checks.fail(name, f"row {unknown[0]} is of no type; expected one of {known}")
+    if partition.num_features != relations.num_features:
+        checks.fail(
+            "features",
+            f"got {partition.num_features} columns; expected {relations.num_features}, as the "
+            "types have",
+        )
+    labelled = partition.label_kind.labelled(partition.labels) & (own != relations.labelled)
+    if labelled.any():
+        kind = relations.types[relations.labelled]
+        checks.fail("labels", f"row {np.argmax(labelled)} has one; expected them of type {kind}")
+    weights = partition.edge_values.weights
+    if weights is None:
+        checks.fail("edge_weights", "missing; expected a weight for each channel of the relations")
+    targets = np.repeat(own, np.diff(partition.indptr))
+    sources = np.concatenate((own, foreign))[partition.indices]
+    last = relations.num_channels - 1
+    for place, one in enumerate(relations.relations):
+        for column, source, target in (
+            (place, one.source, one.target),
+            (last - place, one.target, one.source),
+        ):
+            fits = (sources == source) & (targets == target)
+            wrong = np.flatnonzero((weights[:, column] != 0) & ~fits)
+            if len(wrong):
+                checks.fail(
+                    "edge_weights",
+                    f"row {wrong[0]} is of relation {one.name}; expected nodes of its types",
+                )

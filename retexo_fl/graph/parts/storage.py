@@ -24,6 +24,7 @@ from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME, Manifest, StoredArray, read_manifest
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, FeatureRecipe, read_recipe
+from retexo_fl.relations import relations_of
 from retexo_fl.replacing import PREDICTIONS, Kind, Replacement, check_replaceable, is_taken
 from retexo_fl.units import counted
 
@@ -161,6 +162,7 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
         num_clients=manifest.num_clients,
         num_classes=manifest.num_classes,
         recipe=_recipe(directory, manifest),
+        relations=relations_of(manifest.relations),
         features=_features(directory, manifest, arrays),
         is_structural=False,
         edge_values=EdgeValues(
@@ -264,6 +266,7 @@ def _write_arrays(partition: GraphPartition, folder: Path) -> None:
         num_features=partition.num_features,
         arrays=stored,
         recipe=partition.recipe_digest,
+        relations=partition.relations_text,
     )
     if partition.recipe is not None:
         _write_private(folder / RECIPE_NAME, partition.recipe.to_toml().encode())

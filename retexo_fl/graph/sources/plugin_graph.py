@@ -11,7 +11,7 @@ from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import check_ready
 from retexo_fl.graph.sources.from_arrays import ADJACENCY, FEATURES, LABELS, from_arrays
 from retexo_fl.graph.sources.from_networkx import read_networkx
-from retexo_fl.graph.sources.from_pyg import read_pyg
+from retexo_fl.graph.sources.from_pyg import is_typed, read_pyg, read_typed
 from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
 from retexo_fl.graph.sources.tables import AnyTable, NodeColumns, tables_of
@@ -19,8 +19,8 @@ from retexo_fl.plugins import load_callable, named_plugin_errors
 
 #: What a graph may be that is handed over.
 GRAPHS: Final = (
-    "a retexo_fl.Graph, a PyG Data, a NetworkX graph, (adj, x, y), a dict of arrays, or tables of "
-    "nodes and edges"
+    "a retexo_fl.Graph, a PyG Data or HeteroData, a NetworkX graph, (adj, x, y), a dict of arrays, "
+    "or tables of nodes and edges"
 )
 _ARRAYS: Final = (ADJACENCY, FEATURES, LABELS)
 
@@ -82,11 +82,13 @@ def as_graph(
         )
     if isinstance(made, tuple) and 2 <= len(made) <= len(_ARRAYS):
         made = dict(zip(_ARRAYS, made, strict=False))
-    if isinstance(made, Mapping):
-        return from_arrays(made, name=name, attributes=attributes, reading=reading)
-    # A heterogeneous PyG graph says whether it is directed, too.
-    if hasattr(made, "is_multigraph"):
-        return read_networkx(made, name=name, attributes=attributes, reading=reading)
-    if hasattr(made, "edge_index") or hasattr(made, "adj_t"):
-        return read_pyg(made, name=name, attributes=attributes, reading=reading)
-    return None
+    read: Callable[..., Graph] | None = None
+    if is_typed(made):
+        read = read_typed
+    elif isinstance(made, Mapping):
+        read = from_arrays
+    elif hasattr(made, "is_multigraph"):
+        read = read_networkx
+    elif hasattr(made, "edge_index") or hasattr(made, "adj_t"):
+        read = read_pyg
+    return read and read(made, name=name, attributes=attributes, reading=reading)

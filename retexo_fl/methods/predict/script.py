@@ -236,6 +236,7 @@ class PredictionLoop(Follower):
             classes=federation.classes,
             edge_features=federation.edge_features,
             is_structural=federation.is_structural,
+            relations=federation.relations,
             source="clients",
         )
         return self.model.shape

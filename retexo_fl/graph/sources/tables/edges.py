@@ -51,20 +51,25 @@ _OF_TRIPLES: Final = (("subject", "object"), ("head", "tail"))
 _PREDICATES: Final = ("predicate", "relation")
 #: Predicates that an error lists.
 _MOST_PREDICATES: Final = 8
+#: How the names of columns end that say of which type an end is.
+_TYPE: Final = "_type"
 
 logger = logging.getLogger(__name__)
 
 _Reader = Callable[[Column], np.ndarray]
 
 
-def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
+def read_edge_table(
+    path: AnyTable, *, rules: EdgeRules = STRICT, tells_types: bool = False
+) -> EdgeTable:
     """Read edges from the columns ``source`` and ``target``; there may be no rows.
 
     Triples may call these ``subject`` and ``object``, or ``head`` and ``tail``; where the rules
     choose predicates, rows with another ``predicate`` (or ``relation``) are left out.
     A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
     is read where the rules have a bound. The rules may name other columns than these. What is not
-    read is named in one line.
+    read is named in one line. With ``tells_types`` columns ``source_type`` and ``target_type`` (or
+    as the rules call source and target) are read, too, where they are there.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
@@ -81,7 +86,10 @@ def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
     said = next((name for name in _PREDICATES if name in opened.names), _PREDICATES[0])
     if rules.predicates:
         readers[said] = text_array
-    place, columns, values = _read(opened, readers, rules=rules)
+    types = [f"{name}{_TYPE}" for name in ends] if tells_types else []
+    optional = dict.fromkeys(types, text_array)
+    place, columns, values = _read(opened, readers, optional=optional, rules=rules)
+    source_type, target_type = map(columns.get, types or ("", ""))
     table = EdgeTable(
         source=str(path.path if isinstance(path, FrameSource) else path),
         place=place,
@@ -89,6 +97,7 @@ def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
         right=columns[ends[1]],
         values=values,
         ends=ends,
+        types=(source_type, target_type),
     )
     if rules.predicates:
         chosen = _saying(table, columns[said], rules)

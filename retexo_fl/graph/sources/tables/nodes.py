@@ -196,6 +196,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
+    is_labelled = bool(each) and kind.are_read
     told = {} if masks else dict.fromkeys(USES_OF_NODES, "--split published")
     tell_unused(source, used | {name for _, name, _ in readers}, told)
     table = NodeTable(
@@ -208,8 +209,20 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         attributes={name: found[f"text {name}"] for name in attributes},
         recipe=columns.recipe,
         masks=Masks(**{use: found.get(f"mask {use}") for use in MASK_COLUMNS}),
+        is_labelled=is_labelled,
     )
     return table if rows is None else table.taken(rows)
+
+
+def has_labels(path: AnyTable, columns: NodeColumns, kind: LabelKind) -> bool:
+    """Return whether a table has the columns of labels.
+
+    Raises:
+        TableError: It cannot be read.
+    """
+    source = open_table(path, columns.form)
+    named = _label_columns(source, columns, kind)
+    return bool(named) and {*named} <= {*source.names}
 
 
 def read_text_column(path: AnyTable, name: str, form: TextForm = FOUND) -> np.ndarray:

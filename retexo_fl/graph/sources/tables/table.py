@@ -69,6 +69,7 @@ class NodeTable(Table):
         attributes: The text columns that were asked for, each [n], dtype ``U``.
         recipe: What made features and labels of the columns; None where they are as they stand.
         masks: Of columns ``train_mask``, ..., where the file has no column ``split``.
+        is_labelled: Whether the file has labels.
     """
 
     keys: np.ndarray
@@ -78,6 +79,7 @@ class NodeTable(Table):
     attributes: Mapping[str, np.ndarray]
     recipe: FeatureRecipe | None = None
     masks: Masks = field(default_factory=Masks)
+    is_labelled: bool = True
 
     def taken(self, rows: np.ndarray) -> NodeTable:
         """Return some rows ([r] numbers), which stand where they stood."""
@@ -115,21 +117,28 @@ class EdgeTable(Table):
         right: [e] bytes, dtype ``S``: key of the other end, the target.
         values: Weights and attributes.
         ends: What the columns of the two are called.
+        types: [e] text of each end, its type; None without such a column.
     """
 
     left: np.ndarray
     right: np.ndarray
     values: EdgeValues = PLAIN
     ends: tuple[str, str] = ("source", "target")
+    types: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
 
     def taken(self, rows: np.ndarray) -> Self:
         """Return some rows ([r] numbers), which stand where they stood."""
+        source, target = self.types
         return replace(
             self,
             place=partial(_place_of, self.place, rows),
             left=self.left[rows],
             right=self.right[rows],
             values=self.values.taken(rows),
+            types=(
+                None if source is None else source[rows],
+                None if target is None else target[rows],
+            ),
         )
 
 

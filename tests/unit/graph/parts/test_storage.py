@@ -245,9 +245,10 @@ def _edit(folder: Path, *keys: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "sentence"),
     [
-        (["version"], 3, "version: got 3; expected 1 or 2"),
+        (["version"], 4, "version: got 4; expected 1 to 3"),
+        (["version"], 3, "version: got 3 with these arrays; expected 1"),
         (["version"], 2, "version: got 2 with these arrays; expected 1"),
-        (["version"], None, "version: got None; expected 1 or 2"),
+        (["version"], None, "version: got None; expected 1 to 3"),
         (["client"], None, "keys: 'client' is missing"),
         (["more"], 1, "keys: 'more' is unknown"),
         (["client"], 2, "client: got 2; expected 0 to 1"),

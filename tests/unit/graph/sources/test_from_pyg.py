@@ -22,7 +22,7 @@ from tests.unit.graph.graphs import SMALL_EDGES, SMALL_FEATURES, SMALL_SPLIT, sm
 with warnings.catch_warnings():
     # It compiles parts of itself by a function that torch calls outdated.
     warnings.simplefilter("ignore")
-    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data import Data
 
 LABELS = [0, 1, 0, 1, -1, 0]
 
@@ -204,11 +204,6 @@ def test_data_that_is_no_graph_for_us_is_refused(changes: dict[str, Any], senten
     with pytest.raises(DatasetError) as caught:
         from_pyg(small_data(**changes))
     assert str(caught.value).startswith(f"pyg: {sentence}")
-
-
-def test_a_heterogeneous_graph_is_refused() -> None:
-    with pytest.raises(DatasetError, match="pyg: x: missing; expected x; there is: nothing"):
-        from_pyg(HeteroData())
 
 
 @given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda p: p[0] < p[1])))

@@ -1,0 +1,353 @@
+"""A graph with types of nodes and edges, of one table or store for each type and each relation.
+
+Features of types stand side by side as the columns of one sparse matrix; a type without features
+has one column, which says what it is. Nodes keep the keys that they have in their type, behind the
+type's name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from scipy.sparse import block_diag, csr_array
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
+from retexo_fl.graph.keys import decimal_keys
+from retexo_fl.graph.labels import LabelKind
+from retexo_fl.graph.masks import Masks
+from retexo_fl.graph.neighbours import EdgeValues
+from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, early_edges, ruled_edges
+from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
+from retexo_fl.graph.sources.reading import Reading
+from retexo_fl.relations import Relation, Relations, keys_of_type
+
+logger = logging.getLogger(__name__)
+
+#: What a typed graph may be cut by: one client for each type.
+TYPE: Final = "type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TypedNodes:
+    """Nodes of one type, as they are read.
+
+    Attributes:
+        name: Of the type.
+        count: n of them; None for as many as features or labels have rows.
+        features: [n, F_t] numbers of any form; None for none.
+        keys: [n] bytes; None for decimal numbers.
+        labels: As :class:`.EdgeListGraph` takes them; None for none.
+        masks: Of these nodes.
+    """
+
+    name: str
+    count: int | None = None
+    features: Any = None
+    keys: np.ndarray | None = None
+    labels: Any = None
+    masks: Masks = field(default_factory=Masks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TypedEdges:
+    """Edges of one relation, as they are read.
+
+    Attributes:
+        source: Type that they come from.
+        name: Of the relation.
+        target: Type that they lead to.
+        edges: Their ends are numbers within their types.
+        times: [E] when they came; None where they have no times.
+    """
+
+    source: str
+    name: str
+    target: str
+    edges: EdgeList
+    times: np.ndarray | None = None
+
+    @property
+    def called(self) -> str:
+        """What errors call them."""
+        return f"relation {self.source} {self.name} {self.target}"
+
+
+def typed_graph(
+    nodes: Sequence[TypedNodes],
+    edges: Sequence[TypedEdges],
+    *,
+    name: str,
+    reading: Reading,
+    num_classes: int | None = None,
+    attributes: Sequence[str] = (),
+) -> Graph:
+    """Put types and relations together.
+
+    Of undirected edges those of one type with itself have no direction; those between two types
+    are gone along both ways. Of directed ones what comes in and what goes out are told apart. A
+    relation that holds the edges of another one in the other direction is the same relation.
+
+    Args:
+        nodes: By type.
+        edges: By relation.
+        name: Of the graph.
+        reading: How it is read.
+        num_classes: C; None for the classes that are there.
+        attributes: What it may be cut by: :data:`TYPE` alone.
+
+    Raises:
+        DatasetError: A type or a relation is not as described; the message names it.
+    """
+    checks = ArrayChecks(source=name, error=DatasetError)
+    demand_attributes(name, {TYPE}, attributes)
+    _check_names(checks, nodes, edges)
+    features = [_features(checks, one) for one in nodes]
+    counts = [_count(checks, one, of_type) for one, of_type in zip(nodes, features, strict=True)]
+    labelled = _labelled(checks, nodes, reading)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    places = {one.name: kind for kind, one in enumerate(nodes)}
+    read = _without_mirrors(
+        checks, [_ruled(checks, one, places, starts, reading.rules) for one in edges]
+    )
+    relations = Relations(
+        types=tuple(places),
+        widths=tuple(1 if one is None else int(one.shape[1]) for one in features),
+        relations=tuple(
+            Relation(
+                places[one.source],
+                one.name,
+                places[one.target],
+                one.source == one.target and not reading.rules.directed,
+            )
+            for one in read
+        ),
+        labelled=labelled,
+    )
+    if problem := next(relations.problems(), None):
+        checks.fail("types", problem)
+    owner = nodes[labelled]
+    own = slice(int(starts[labelled]), int(starts[labelled + 1]))
+    given = EdgeListGraph(
+        name=name,
+        edges=np.concatenate([one.edges.ends for one in read], axis=1),
+        edge_values=_joined_values(read),
+        edge_relations=np.repeat(np.arange(len(read)), [one.edges.ends.shape[1] for one in read]),
+        relations=relations,
+        features=_joined_features(features, counts),
+        labels=_labels(checks, owner, reading.labels, own, int(starts[-1])),
+        kind=reading.labels,
+        classes=reading.classes,
+        num_classes=num_classes if reading.outputs is None else reading.outputs,
+        node_keys=np.concatenate(
+            [_keys(checks, one, count) for one, count in zip(nodes, counts, strict=True)]
+        ),
+        split=_spread_masks(checks, owner, own, int(starts[-1])) if reading.masks else None,
+        attributes={TYPE: np.repeat([*places], counts)} if attributes else {},
+        may_lack_edges=reading.may_lack_edges,
+    )
+    return Graph.build(given, ArrayNames(source=name, labels=f"labels of {owner.name}"))
+
+
+def _check_names(
+    checks: ArrayChecks, nodes: Sequence[TypedNodes], edges: Sequence[TypedEdges]
+) -> None:
+    names = [one.name for one in nodes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        checks.fail(f"type {twice[0]}", "is there twice; expected each type once")
+    told = ", ".join(names) or "none"
+    if not edges:
+        checks.fail("relations", "there are none; expected at least one")
+    seen = set()
+    for one in edges:
+        for kind in (one.source, one.target):
+            if kind not in names:
+                checks.fail(one.called, f"there is no type {kind}; expected one of {told}")
+        if (one.source, one.name, one.target) in seen:
+            checks.fail(one.called, "is there twice; expected each relation once")
+        seen.add((one.source, one.name, one.target))
+
+
+def _features(checks: ArrayChecks, one: TypedNodes) -> Features | None:
+    if one.features is None:
+        return None
+    found = as_features(checks, f"features of {one.name}", one.features)
+    if len(found.shape) != 2 or not found.shape[1]:
+        checks.fail(
+            f"features of {one.name}", f"got shape {found.shape}; expected (n, F), F at least 1"
+        )
+    return found
+
+
+def _count(checks: ArrayChecks, one: TypedNodes, features: Features | None) -> int:
+    """Return how many nodes a type has."""
+    counts = {
+        "features": None if features is None else int(features.shape[0]),
+        "keys": None if one.keys is None else len(one.keys),
+        "labels": None if one.labels is None else len(one.labels),
+        "num_nodes": one.count,
+    }
+    there = {name: count for name, count in counts.items() if count is not None}
+    if not there:
+        checks.fail(f"type {one.name}", "has no features; expected them, or num_nodes")
+    (first, count), *others = there.items()
+    for name, other in others:
+        if other != count:
+            checks.fail(f"type {one.name}", f"has {count} {first} and {other} {name}")
+    if not count:
+        checks.fail(f"type {one.name}", "has no nodes; expected at least one")
+    return count
+
+
+def _labelled(checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading) -> int:
+    """Return which type has labels."""
+    if not reading.labels.are_read and reading.outputs is None:
+        checks.fail("types", f"task {reading.labels.name} does not go with types of nodes yet")
+    found = [kind for kind, one in enumerate(nodes) if one.labels is not None]
+    if len(found) != 1:
+        has = ", ".join(nodes[kind].name for kind in found) or "no type"
+        checks.fail("labels", f"{has} has them; expected one type with labels")
+    return found[0]
+
+
+def _ruled(
+    checks: ArrayChecks,
+    one: TypedEdges,
+    places: Mapping[str, int],
+    starts: np.ndarray,
+    rules: EdgeRules,
+) -> TypedEdges:
+    """Return a relation's edges with their ends as numbers in the graph, each there once."""
+    kinds = places[one.source], places[one.target]
+    edges = one.edges
+    checks.form(one.called, edges.ends, kinds="iu", shape=(2, None))
+    early = early_edges(checks.source, one.called, one.times, rules)
+    if early is not None:
+        edges = edges.taken(early)
+    ends = edges.ends.astype(np.int64)
+    if not ends.size:
+        checks.fail(one.called, "has no edges; expected at least one")
+    known = np.ones(ends.shape[1], dtype=bool)
+    for side, kind in enumerate(kinds):
+        known &= (ends[side] >= 0) & (ends[side] < starts[kind + 1] - starts[kind])
+    if not known.all() and rules.unknown != "drop":
+        at = int(np.argmin(known))
+        most = [int(starts[kind + 1] - starts[kind] - 1) for kind in kinds]
+        checks.fail(
+            one.called,
+            f"edge {at} is {ends[0, at]} to {ends[1, at]}; expected nodes 0..{most[0]} of "
+            f"{one.source} and 0..{most[1]} of {one.target}, or unknown-nodes drop",
+        )
+    edges = replace(edges, ends=ends + starts[[*kinds]][:, None])
+    if not known.all():
+        logger.warning(
+            "%s: %s: edges to unknown nodes left out: %s",
+            checks.source,
+            one.called,
+            f"{np.count_nonzero(~known):,}",
+        )
+        edges = edges.taken(known)
+    if edges.values.attributes is not None:
+        logger.warning("%s: %s: attributes of edges not used", checks.source, one.called)
+        edges = replace(edges, values=replace(edges.values, attributes=None))
+    if kinds[0] != kinds[1]:
+        rules = replace(rules, directed=True)
+    ruled = ruled_edges(checks, one.called, edges, num_nodes=int(starts[-1]), rules=rules)
+    return replace(one, edges=ruled)
+
+
+def _without_mirrors(checks: ArrayChecks, edges: list[TypedEdges]) -> list[TypedEdges]:
+    """Leave out relations that hold another one's edges in the other direction."""
+    kept: list[TypedEdges] = []
+    for one in edges:
+        mirrored = next((other for other in kept if _are_mirrored(one, other)), None)
+        if mirrored is None:
+            kept.append(one)
+        else:
+            logger.warning(
+                "%s: %s is %s in the other direction, which is gone along both ways anyway",
+                *(checks.source, one.called, mirrored.called),
+            )
+    return kept
+
+
+def _are_mirrored(one: TypedEdges, other: TypedEdges) -> bool:
+    if one.source == one.target or (one.source, one.target) != (other.target, other.source):
+        return False
+    mine, theirs = one.edges.ends[::-1], other.edges.ends
+    if mine.shape != theirs.shape:
+        return False
+    order, their_order = np.lexsort(mine), np.lexsort(theirs)
+    if not np.array_equal(mine[:, order], theirs[:, their_order]):
+        return False
+    weights, their_weights = one.edges.values.weights, other.edges.values.weights
+    if weights is None or their_weights is None:
+        return weights is their_weights
+    return np.array_equal(weights[order], their_weights[their_order])
+
+
+def _joined_values(edges: Sequence[TypedEdges]) -> EdgeValues:
+    if all(one.edges.values.weights is None for one in edges):
+        return EdgeValues()
+    weights = [
+        np.ones(one.edges.ends.shape[1])
+        if one.edges.values.weights is None
+        else one.edges.values.weights
+        for one in edges
+    ]
+    return EdgeValues(weights=np.concatenate(weights))
+
+
+def _joined_features(features: Sequence[Features | None], counts: Sequence[int]) -> Features:
+    if len(features) == 1 and features[0] is not None:
+        return features[0]
+    blocks = [
+        csr_array(np.ones((count, 1), dtype=np.float32)) if one is None else csr_array(one)
+        for one, count in zip(features, counts, strict=True)
+    ]
+    found = csr_array(block_diag(blocks, format="csr"))
+    found.sort_indices()
+    return found
+
+
+def _keys(checks: ArrayChecks, one: TypedNodes, count: int) -> np.ndarray:
+    keys = decimal_keys(count) if one.keys is None else one.keys
+    if len(keys) != count:
+        checks.fail(f"type {one.name}", f"has {len(keys)} keys; expected {count}")
+    return keys_of_type(one.name, keys)
+
+
+def _labels(
+    checks: ArrayChecks, one: TypedNodes, kind: LabelKind, own: slice, count: int
+) -> np.ndarray:
+    """Return the [N] or [N, L] labels of all nodes, unlabelled but of one type."""
+    labels = as_labels(checks, f"labels of {one.name}", one.labels, kind)
+    if labels.dtype.kind == "U":
+        found: np.ndarray = np.full(count, "", dtype=labels.dtype)
+    else:
+        outputs = labels.shape[1] if labels.ndim == 2 else 1
+        found = kind.unlabelled(count, outputs).astype(np.promote_types(labels.dtype, np.int8))
+    found[own] = labels
+    return found
+
+
+def _spread_masks(checks: ArrayChecks, one: TypedNodes, own: slice, count: int) -> Masks:
+    found = {}
+    for name, mask in one.masks.there().items():
+        given = as_array(mask)
+        if given.ndim not in (1, 2) or len(given) != own.stop - own.start:
+            checks.fail(
+                f"{name} of {one.name}",
+                f"got shape {given.shape}; expected a row for each of {own.stop - own.start} nodes",
+            )
+        spread = np.zeros((count, *given.shape[1:]), dtype=given.dtype)
+        spread[own] = given
+        found[name.removesuffix("_mask")] = spread
+    return Masks(**found)

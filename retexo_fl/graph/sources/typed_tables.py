@@ -1,0 +1,208 @@
+"""A typed graph from tables: one of nodes for each type, one of edges for each relation.
+
+A table's file names its type or relation: ``accounts.csv`` holds accounts. Which types an edge
+joins is found by its keys, or said by its columns ``source_type`` and ``target_type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.errors import ConfigurationError, TableError
+from retexo_fl.files import bare_name
+from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.masks import Masks
+from retexo_fl.graph.sources.edge_rules import EdgeList
+from retexo_fl.graph.sources.reading import TRAINING, Reading
+from retexo_fl.graph.sources.tables import (
+    EdgeTable,
+    NodeColumns,
+    NodeTable,
+    edge_rows,
+    read_edge_table,
+    read_node_table,
+)
+from retexo_fl.graph.sources.tables.edges import key_rows
+from retexo_fl.graph.sources.tables.nodes import has_labels
+from retexo_fl.graph.sources.tables.source import shown
+from retexo_fl.graph.sources.typed import TYPE, TypedEdges, TypedNodes, typed_graph
+from retexo_fl.relations import keys_of_type
+
+#: Of a graph that several tables make.
+_NAME: Final = "+"
+
+
+def read_typed_tables(
+    nodes: Sequence[Path],
+    edges: Sequence[Path],
+    columns: NodeColumns | None = None,
+    *,
+    attributes: Sequence[str] = (),
+    reading: Reading = TRAINING,
+) -> Graph:
+    """Read a graph.
+
+    Args:
+        nodes: Tables of nodes; one of them has labels, and maybe a split. A table without columns
+            of features is of a type without any.
+        edges: Tables of edges.
+        columns: How columns of nodes are named and used; without a recipe.
+        attributes: What the graph may be cut by: ``type``.
+        reading: How it is read.
+
+    Raises:
+        TableError: A table cannot be read, or its rows contradict each other or another table's.
+        DatasetError: The tables make no graph that can be trained on.
+        ConfigurationError: Two tables have one name.
+    """
+    columns = columns or NodeColumns()
+    _check_names("nodes", nodes)
+    _check_names("edges", edges)
+    tables = {bare_name(path): _nodes(path, columns, reading) for path in nodes}
+    everyone = _all_nodes(tables)
+    starts = dict(zip(tables, _starts(tables), strict=True))
+    return typed_graph(
+        [_typed_nodes(kind, table) for kind, table in tables.items()],
+        [_relation(path, tables, everyone, starts, reading) for path in edges],
+        name=_NAME.join(tables),
+        reading=reading,
+        attributes=attributes,
+    )
+
+
+def count_types(nodes: Sequence[Path], attribute: str) -> int:
+    """Return how many values an attribute has that several tables may be cut by: their types.
+
+    Raises:
+        ConfigurationError: It is another one.
+    """
+    if attribute != TYPE:
+        raise ConfigurationError(
+            f"partitioner: got attribute:{attribute[:40]}; expected attribute:{TYPE} with several "
+            "tables of nodes"
+        )
+    return len(nodes)
+
+
+def _check_names(key: str, paths: Sequence[Path]) -> None:
+    names = [bare_name(path) for path in paths]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            one = paths[names.index(name)]
+            raise ConfigurationError(
+                f"{key}: {one} and {paths[at]} are both of {name}; expected files of other names"
+            )
+
+
+def _nodes(path: Path, columns: NodeColumns, reading: Reading) -> NodeTable:
+    outputs = 1 if reading.outputs is None else reading.outputs
+    return read_node_table(
+        path,
+        columns,
+        infer_features=True,
+        kind=reading.labels,
+        masks=reading.masks,
+        outputs=None if has_labels(path, columns, reading.labels) else outputs,
+    )
+
+
+def _typed_nodes(kind: str, table: NodeTable) -> TypedNodes:
+    masks = table.masks if table.split is None else Masks.of(table.split)
+    return TypedNodes(
+        name=kind,
+        count=len(table.keys),
+        features=table.features if table.features.shape[1] else None,
+        keys=table.keys,
+        labels=table.labels if table.is_labelled else None,
+        masks=masks if table.is_labelled else Masks(),
+    )
+
+
+def _starts(tables: dict[str, NodeTable]) -> list[int]:
+    counts = [len(table.keys) for table in tables.values()]
+    return [0, *np.cumsum(counts)[:-1].tolist()]
+
+
+def _all_nodes(tables: dict[str, NodeTable]) -> NodeTable:
+    """Return the nodes of all tables, as far as edges lead to them."""
+    first = next(iter(tables.values()))
+    keys = [keys_of_type(kind, table.keys) for kind, table in tables.items()]
+    return replace(
+        first,
+        source=" and ".join(table.source for table in tables.values()),
+        keys=np.concatenate(keys),
+    )
+
+
+def _relation(
+    path: Path,
+    tables: dict[str, NodeTable],
+    everyone: NodeTable,
+    starts: dict[str, int],
+    reading: Reading,
+) -> TypedEdges:
+    table = read_edge_table(path, rules=reading.rules, tells_types=True)
+    names = reading.rules.columns
+    kinds = tuple(
+        _type_of(table, column, keys, told, tables)
+        for column, keys, told in zip(
+            (names.source, names.target), (table.left, table.right), table.types, strict=True
+        )
+    )
+    whole = replace(
+        table,
+        left=keys_of_type(kinds[0], table.left),
+        right=keys_of_type(kinds[1], table.right),
+    )
+    rules = reading.rules
+    if kinds[0] != kinds[1]:
+        rules = replace(rules, directed=True)
+    found = edge_rows(everyone, whole, rules)
+    ends = found.ends - np.array([[starts[kinds[0]]], [starts[kinds[1]]]])
+    return TypedEdges(
+        source=kinds[0],
+        name=bare_name(path),
+        target=kinds[1],
+        edges=EdgeList(ends=ends, values=found.values),
+    )
+
+
+def _type_of(
+    table: EdgeTable,
+    column: str,
+    keys: np.ndarray,
+    told: np.ndarray | None,
+    tables: dict[str, NodeTable],
+) -> str:
+    """Return the type of the nodes that one end of a relation's edges is of."""
+    known = ", ".join(tables)
+    if told is not None and len(told):
+        for rows, expected in (
+            (~np.isin(told, [*tables]), f"one of {known}"),
+            (told != told[0], f"{told[0]}, as in the rows before"),
+        ):
+            table.check_rows(
+                np.flatnonzero(rows),
+                lambda row, expected=expected: (  # type: ignore[misc]
+                    f"{column}_type: got {shown(str(told[row]))}; expected {expected}"
+                ),
+            )
+        return str(told[0])
+    found = {
+        kind: int(np.count_nonzero(key_rows(nodes.keys, keys) >= 0))
+        for kind, nodes in tables.items()
+    }
+    most = max(found.values())
+    likely = [kind for kind, count in found.items() if count == most]
+    if len(likely) == 1:
+        return likely[0]
+    problem = "are of" if most else "are no keys of"
+    raise TableError(
+        f"{table.source}: {column}: its keys {problem} {' and '.join(likely)} alike; expected keys "
+        f"of one type, or a column {column}_type"
+    )

@@ -1,0 +1,251 @@
+"""Types of nodes and the relations between them: what a typed graph says beside its arrays.
+
+Each stored edge has a weight for each channel, side by side: where node u lists its neighbour v,
+channel c says what weighs the message that goes along it from v to u, and 0 says that there is
+none. A relation has two channels: one into its target and one back into its source. Channel c is
+channel C - 1 - c at the edge's other end, so that reversing the order turns an edge round. The two
+directions of a directed graph are the channels of one relation.
+
+The features of all types are the columns of one sparse matrix, side by side.
+
+Symbols: T types, R relations, C = 2 R channels, F columns of features, N nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, Final, Self
+
+import numpy as np
+
+#: Between a node's type and its own key.
+_SEPARATOR: Final = b"/"
+#: Of types and relations.
+_NAME: Final = re.compile(r"[^/\x00-\x1f\x7f]{1,100}")
+#: No graph that was seen has a tenth of it.
+_MOST: Final = 100
+_MOST_COLUMNS: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One kind of edge.
+
+    Attributes:
+        source: Type of the nodes that its edges come from, a number.
+        name: Of it; with both types, no other relation has it.
+        target: Type of the nodes that they lead to.
+        symmetric: Its edges have no direction, so that messages go both ways alike; else what comes
+            in and what goes out are aggregated apart. Only of one type with itself.
+    """
+
+    source: int
+    name: str
+    target: int
+    symmetric: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One way along the edges of a relation.
+
+    Attributes:
+        column: Where its weights stand among the C of an edge.
+        source: Type of the nodes whose rows go along it.
+        target: Type of the nodes that they go to.
+    """
+
+    column: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relations:
+    """Types of nodes and the relations between them.
+
+    Attributes:
+        types: Their names.
+        widths: How many columns of the features each type has.
+        relations: Between them.
+        labelled: The type whose nodes have labels, a number.
+    """
+
+    types: tuple[str, ...]
+    widths: tuple[int, ...]
+    relations: tuple[Relation, ...]
+    labelled: int
+
+    @property
+    def num_channels(self) -> int:
+        """C."""
+        return 2 * len(self.relations)
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return sum(self.widths)
+
+    @cached_property
+    def channels(self) -> tuple[Channel, ...]:
+        """All that are read, by column; of a symmetric relation one."""
+        found = []
+        for place, one in enumerate(self.relations):
+            found.append(Channel(place, one.source, one.target))
+            if not one.symmetric:
+                found.append(Channel(self.num_channels - 1 - place, one.target, one.source))
+        return tuple(sorted(found, key=lambda channel: channel.column))
+
+    def into(self, target: int) -> tuple[Channel, ...]:
+        """Return the channels into a type."""
+        return tuple(channel for channel in self.channels if channel.target == target)
+
+    def columns(self, kind: int) -> slice:
+        """Return which columns of the features are a type's."""
+        ends = list(accumulate(self.widths, initial=0))
+        return slice(ends[kind], ends[kind + 1])
+
+    def within(self, hops: int) -> tuple[int, ...]:
+        """Return the types that are read within so many hops of the labelled one, that one first.
+
+        A type of so many hops has rows that the labelled type reads after so many further layers.
+        """
+        found = [self.labelled]
+        for _ in range(hops):
+            reached = {channel.source for kind in found for channel in self.into(kind)}
+            found += sorted(reached.difference(found))
+        return tuple(found)
+
+    def kinds(self, keys: np.ndarray) -> np.ndarray:
+        """Return the [N] int16 types of nodes of some [N] keys; -1 of keys of no type."""
+        found = np.full(len(keys), -1, dtype=np.int16)
+        for kind, name in enumerate(self.types):
+            found[np.char.startswith(keys, _prefix(name))] = kind
+        return found
+
+    @cached_property
+    def text(self) -> str:
+        """All of it as JSON, the same for equal relations."""
+        relations = [[one.source, one.name, one.target, one.symmetric] for one in self.relations]
+        values = {
+            "types": self.types,
+            "widths": self.widths,
+            "relations": relations,
+            "labelled": self.labelled,
+        }
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Read what :attr:`text` wrote.
+
+        Raises:
+            ValueError: It is anything else.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.keys() != _FIELDS:
+            raise ValueError("expected types, widths, relations and labelled")
+        found = cls(
+            types=tuple(values["types"]),
+            widths=tuple(values["widths"]),
+            relations=tuple(Relation(*one) for one in values["relations"]),
+            labelled=values["labelled"],
+        )
+        problem = next(found.problems(), None)
+        if problem is not None or found.text != text:
+            raise ValueError(problem or "expected it as it is written")
+        return found
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong, a clause each."""
+        if not 0 < len(self.types) <= _MOST or len(set(self.types)) < len(self.types):
+            yield f"got {len(self.types)} types; expected 1 to {_MOST} of different names"
+        names: list[Any] = [*self.types, *(one.name for one in self.relations)]
+        for name in names:
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                yield f"got the name {str(name)[:40]!r}; expected up to 100 characters without '/'"
+        if len(self.widths) != len(self.types) or not all(
+            type(width) is int and 0 < width < _MOST_COLUMNS for width in self.widths
+        ):
+            yield "got other widths than one of at least 1 for each type"
+        if not self._has_type(self.labelled):
+            yield f"got {self.labelled!r} as labelled type; expected one of the types"
+        yield from self._problems_of_relations()
+
+    def _problems_of_relations(self) -> Iterator[str]:
+        if not 0 < len(self.relations) <= _MOST:
+            yield f"got {len(self.relations)} relations; expected 1 to {_MOST}"
+        for one in self.relations:
+            is_known = self._has_type(one.source) and self._has_type(one.target)
+            if not is_known or type(one.symmetric) is not bool:
+                yield f"relation {str(one.name)[:40]!r} is not between two of the types"
+            elif one.symmetric and one.source != one.target:
+                yield f"relation {one.name!r} is symmetric, and between two types"
+        different = {(one.source, one.name, one.target) for one in self.relations}
+        if len(different) < len(self.relations):
+            yield "two relations of the same types have one name"
+
+    def _has_type(self, kind: object) -> bool:
+        return type(kind) is int and 0 <= kind < len(self.types)
+
+
+_FIELDS: Final = frozenset(Relations.__dataclass_fields__)
+
+
+#: Of the jobs of one process.
+_MOST_READ: Final = 64
+
+
+@lru_cache(maxsize=_MOST_READ)
+def relations_of(text: str) -> Relations | None:
+    """Return what :meth:`Relations.of_text` does; None of an empty text."""
+    return Relations.of_text(text) if text else None
+
+
+def is_text_of_relations(text: object) -> bool:
+    """Return whether :func:`relations_of` takes a text."""
+    if not isinstance(text, str):
+        return False
+    try:
+        relations_of(text)
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
+
+
+def text_of(relations: Relations | None) -> str:
+    """Return :attr:`Relations.text`; empty for None."""
+    return "" if relations is None else relations.text
+
+
+def keys_of_type(name: str, keys: np.ndarray) -> np.ndarray:
+    """Return the [n] keys that nodes of a type have in a graph, of their own [n] bytes."""
+    return np.char.add(_prefix(name), keys)
+
+
+def _prefix(name: str) -> bytes:
+    return name.encode() + _SEPARATOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedStage:
+    """What a layer over typed nodes has to know.
+
+    Attributes:
+        relations: Of the graph.
+        reads_features: Its input rows are features, of which each type has its own columns; else
+            rows of one width for all.
+        hops: Layers that follow: nodes that are farther from labelled ones make no rows.
+        trains_all: Types without labels have trained weights, too: gradients come from the layers
+            that follow.
+    """
+
+    relations: Relations
+    reads_features: bool
+    hops: int
+    trains_all: bool

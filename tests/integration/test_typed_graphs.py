@@ -1,0 +1,250 @@
+"""Graphs with types of nodes and edges: trained as one client would, counted, kept, predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.errors import PartitionError
+from retexo_fl.graph import BoundaryPlan, open_partition, write_partition
+from retexo_fl.graph.parts.partition import check_partition
+from retexo_fl.methods.forecasts import FORECASTS
+from retexo_fl.simulation.inline_engine import run_inline
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import TrainingSize
+from tests.support.cli import CommandLine
+from tests.support.predictions import cut, read_npz
+from tests.support.runs import configured, largest_difference, ledger_of, model_bytes, train
+from tests.support.typed_graphs import BANK, write_bank
+from tests.support.workers import train_in_workers
+
+TOLERANCE = 1e-9
+KEYS: dict[str, Any] = {
+    **BANK,
+    **{"hidden": 8, "layers": 2, "rounds": 3, "dropout": 0.3, "dtype": "float64"},
+}
+CUTS = ((2, "louvain"), (3, "random"), (3, "attribute:type"), (7, "random"))
+
+
+@pytest.fixture
+def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"layers": 3},
+        {"algorithm": "standard"},
+        {"edges_are": "directed"},
+        {"candidates": "own-row", "warm_start": True, "optimizer": "lbfgs"},
+        {"basis": "supervised", "basis_blocks": 2},
+    ],
+    ids=str,
+)
+def test_any_cut_trains_the_weights_of_one(tmp_path: Path, keys: dict[str, Any]) -> None:
+    one = train(tmp_path / "one", **KEYS | keys, clients=1)
+    for clients, partitioner in CUTS:
+        out = tmp_path / f"{clients}-{partitioner.partition(':')[0]}"
+        run = train(out, **KEYS | keys, clients=clients, partitioner=partitioner)
+        assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)
+
+
+@pytest.mark.parametrize("algorithm", ["lazy", "standard"])
+def test_bytes_are_those_of_the_closed_form(tmp_path: Path, algorithm: str) -> None:
+    keys = {**KEYS, "clients": 3, "algorithm": algorithm}
+    run = train(tmp_path / "run", **keys)
+    config = configured(tmp_path / "planned", **keys)
+    parts = make_parts(config)
+    vectors = sum(BoundaryPlan.from_partition(part, "rows").num_send for part in parts)
+    size = TrainingSize(
+        clients=3,
+        training_clients=3,
+        asked_clients=3,
+        validation_clients=3,
+        vectors=vectors,
+        rounds=config.stage_rounds,
+    )
+    predicted = FORECASTS[algorithm].volume(ModelShape.of_part(config, parts[0]), size)
+    assert predicted is not None
+    ledger = ledger_of(run)
+    assert ledger.sum(kind="boundary").raw == predicted.boundary
+    assert ledger.sum(kind="updates_up").raw == predicted.updates_up
+    assert ledger.sum(kind="weights_down").raw == predicted.weights_down
+
+
+def test_workers_of_flowers_simulation_leave_the_same_model(tmp_path: Path) -> None:
+    keys = {**KEYS, "clients": 2}
+    one = train(tmp_path / "inline", **keys)
+    assert model_bytes(train_in_workers(tmp_path / "workers", **keys)) == model_bytes(one)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_predictions_do_not_depend_on_the_partition(
+    tmp_path: Path, retexo: CommandLine, layers: int
+) -> None:
+    keys = {**KEYS, "layers": layers}
+    run = train(tmp_path / "run", clients=1, **keys)
+    found = []
+    for clients in (1, 5):
+        parts = cut(tmp_path / f"{clients}", clients=clients, **keys)
+        retexo.done("predict", run, "--partitions", parts, "--format", "npz", "--allow-plugins")
+        found.append(read_npz(parts).probabilities)
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+
+
+def test_tables_of_types_and_relations_are_the_graph(tmp_path: Path, retexo: CommandLine) -> None:
+    tables = write_bank(tmp_path)
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--clients", "3", "--rounds", "2")
+    retexo.done("run", *tables, *keys, "--out", tmp_path / "tables")
+    retexo.done("run", "--dataset", BANK["dataset"], *keys, "--out", tmp_path / "mapping")
+    one, other = (model_shapes(tmp_path / name) for name in ("tables", "mapping"))
+    assert one == other
+    listed = {key: tables[at + 1 :: 2] for at, key in ((0, "nodes"), (6, "edges"))}
+    names = {"nodes": listed["nodes"][:3], "edges": listed["edges"]}
+    toml = "".join(f"{key} = {[str(path) for path in paths]}\n" for key, paths in names.items())
+    (tmp_path / "bank.toml").write_text(toml.replace("'", '"'))
+    retexo.done("run", "--config", tmp_path / "bank.toml", *keys, "--out", tmp_path / "toml")
+    assert model_bytes(tmp_path / "toml") == model_bytes(tmp_path / "tables")
+    retexo.done("predict", tmp_path / "tables", *tables, "--out", tmp_path / "predicted")
+    of_type = ("--partitioner", "attribute:type", "--model", "rel-sage", "--split", BANK["split"])
+    retexo.done("run", *tables, *of_type, "--rounds", "1", "--out", tmp_path / "types")
+    assert '"clients": 3' in (tmp_path / "types" / "result.json").read_text()
+
+
+def model_shapes(run: Path) -> dict[str, Any]:
+    return {
+        f"{path.name} {name}": item.shape
+        for path in sorted((run / "model").glob("*.safetensors"))
+        for name, item in load_file(path).items()
+    }
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("owns", "\nc", "\nz", "source: 'customer/z"),
+        ("buys", "source,target,weight\n", "source,target,weight\nc0,s0,x\n", "line 2: weight: "),
+        ("customer", "label", "class", "labels: no type has them; expected one type with labels"),
+        ("shop", "s1\n", "s0\n", "key: 's0' is already in line 2; expected unique keys"),
+        ("stands", "source", "from", "column 'source' is missing"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_by_file_and_line(
+    tmp_path: Path, retexo: CommandLine, file: str, old: str, new: str, told: str
+) -> None:
+    tables = write_bank(tmp_path)
+    _change(tmp_path / f"{file}.csv", old, new)
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--out", tmp_path / "run")
+    assert told in retexo.refused("run", *tables, *keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_keys_of_two_types_have_to_be_told_apart(tmp_path: Path, retexo: CommandLine) -> None:
+    tables = write_bank(tmp_path)
+    for name in ("device", "shop", "stands"):
+        path = tmp_path / f"{name}.csv"
+        text = path.read_text()
+        path.write_text(text.replace("\nd", "\n").replace("\ns", "\n").replace(",s", ","))
+    (tmp_path / "owns.csv").unlink()
+    (tmp_path / "buys.csv").unlink()
+    tables = [one for at, one in enumerate(tables) if at // 2 not in (3, 4)]
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--out", tmp_path / "run")
+    told = retexo.refused("run", *tables, *keys)
+    assert "target: its keys are of device and shop alike; expected keys of one type, or" in told
+    path = tmp_path / "stands.csv"
+    head, *rows = path.read_text().splitlines()
+    lines = [f"{head},source_type,target_type", *(f"{row},device,shop" for row in rows)]
+    path.write_text("\n".join(lines))
+    told = retexo.refused("run", *tables, *keys, "--rounds", "0")
+    assert "rounds" in told
+    path.write_text("\n".join(lines).replace("device,shop", "device,branch", 1))
+    told = retexo.refused("run", *tables, *keys)
+    assert "line 2: target_type: got 'branch'; expected one of customer, device, shop" in told
+    path.write_text("\n".join([*lines[:-1], lines[-1].replace("device,shop", "device,device")]))
+    told = retexo.refused("run", *tables, *keys)
+    assert "target_type: got 'device'; expected shop, as in the rows before" in told
+
+
+def test_tables_of_one_name_are_refused(tmp_path: Path, retexo: CommandLine) -> None:
+    tables = write_bank(tmp_path)
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--out", tmp_path / "run")
+    told = retexo.refused("run", *tables, *tables[:2], *keys)
+    assert "are both of customer; expected files of other names" in told
+
+
+def test_a_part_is_kept_with_its_types(tmp_path: Path) -> None:
+    part = make_parts(configured(tmp_path / "run", **KEYS, clients=2))[1]
+    write_partition(part, tmp_path / "part")
+    again = open_partition(tmp_path / "part")
+    assert again.relations == part.relations is not None
+    assert again.edge_values.weights is not None
+    np.testing.assert_array_equal(again.edge_values.weights, part.edge_values.weights)
+    manifest = tmp_path / "part" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('\\"labelled\\":0', '\\"labelled\\":9'))
+    with pytest.raises(PartitionError, match="relations: got 9 as labelled type"):
+        open_partition(tmp_path / "part")
+
+
+def test_parts_that_contradict_their_types_are_refused(tmp_path: Path) -> None:
+    part = make_parts(configured(tmp_path / "run", **KEYS, clients=2))[0]
+    weights = part.edge_values.weights
+    assert weights is not None
+    odd = replace(part, edge_values=replace(part.edge_values, weights=np.ones_like(weights)))
+    with pytest.raises(PartitionError, match="is of relation owns; expected nodes of its types"):
+        check_partition(odd, source="part")
+    assert part.relations is not None
+    other = replace(part.relations, types=("person", "device", "shop"))
+    with pytest.raises(PartitionError, match="node_keys: row .* is of no type; expected one of"):
+        check_partition(replace(part, relations=other), source="part")
+    labels = np.zeros_like(part.labels)
+    with pytest.raises(PartitionError, match="has one; expected them of type customer"):
+        check_partition(replace(part, labels=labels), source="part")
+
+
+def test_clients_of_other_relations_are_refused_by_name(tmp_path: Path) -> None:
+    config = configured(tmp_path / "run", **KEYS, clients=2)
+    parts = make_parts(config)
+    assert parts[1].relations is not None
+    first, *others = parts[1].relations.relations
+    named = replace(parts[1].relations, relations=(replace(first, name="has"), *others))
+    parts[1] = replace(parts[1], relations=named)
+    with pytest.raises(PartitionError, match="relations differs"):
+        run_inline(config, parts)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (("--model", "sage"), "nodes have types, which model sage does not take; expected model r"),
+        (("--model", "rel-sage", "--sampler", "full", "--algorithm", "central"), "sampler: full d"),
+        (("--model", "rel-sage", "--solver", "ridge"), "solver: ridge does not go with model rel"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(
+    tmp_path: Path, retexo: CommandLine, keys: tuple[str, ...], told: str
+) -> None:
+    data = ("--dataset", BANK["dataset"], "--split", BANK["split"], "--clients", "2")
+    assert told in retexo.refused("run", *data, *keys, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_without_types_is_refused_in_one_line(tmp_path: Path, retexo: CommandLine) -> None:
+    data = ("--dataset", "synthetic:nodes=60,edges=90,classes=2,features=4,words=2")
+    told = retexo.refused("run", *data, "--model", "rel-sage", "--out", tmp_path / "run")
+    assert "rel-sage does not go with a graph whose nodes have no types; expected sage" in told
+    assert not (tmp_path / "run").exists()
