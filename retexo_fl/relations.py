@@ -249,3 +249,14 @@ class TypedStage:
     reads_features: bool
     hops: int
     trains_all: bool
+
+    @classmethod
+    def of(
+        cls, relations: Relations | None, *, reads_features: bool, hops: int, trains_all: bool
+    ) -> Self | None:
+        """Return it; None of a graph without types."""
+        if relations is None:
+            return None
+        return cls(
+            relations=relations, reads_features=reads_features, hops=hops, trains_all=trains_all
+        )

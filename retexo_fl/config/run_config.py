@@ -218,7 +218,7 @@ class RunConfig:
         "edges with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).",
         *MODELS,
         plugin=True,
-        lean=("gcn", "sage", "gin", "gat"),
+        lean=("gcn", "sage", "gin", "gat", "rel-sage"),
     )
     layers: int = whole(
         2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2,)

@@ -280,9 +280,8 @@ class ModelShape:
             hidden=self.hidden,
             heads=self.heads,
             edge_features=self.edge_features,
-            typed=self.relations
-            and TypedStage(
-                relations=self.relations,
+            typed=TypedStage.of(
+                self.relations,
                 reads_features=stage == 0 and not self.features_before_basis,
                 hops=self.layers - 1 - stage,
                 trains_all=not self.heads_between,
