@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from retexo_fl.run_log.profile import ChosenProfile
     from retexo_fl.run_log.result import Result
 
+
+logger = logging.getLogger(__name__)
 
 #: Beside a run directory, while it trains: rows that do not fit into memory.
 _ROWS_NAME: Final = ".{run}.rows"
@@ -116,13 +119,34 @@ class Training:
         counted = PlannedParts(loaded.parts)
         config, fit = fitted(loaded.config, counted, self.asked)
         profile = chosen_profile(config, counted, self.asked, fit=fit, masks=loaded.masks)
-        return config, loaded.parts, profile
+        return config, loaded.parts, _with_baselines(profile, config, loaded.parts)
 
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""
         wanted = DEVICES.wanted_by(config_values(self.config))
         if wanted and self.config.devices != "cpu":
             self.tell(DEVICES.module("trainers", wanted).devices_told(self.config))
+
+
+def _with_baselines(
+    profile: ChosenProfile, config: RunConfig, parts: Sequence[GraphPartition]
+) -> ChosenProfile:
+    """Add what degrees alone make of test edges; warn of a bipartite graph."""
+    if config.goal.splits_nodes:
+        return profile
+    from retexo_fl.training.link_baselines import link_baselines
+
+    found = link_baselines(parts, config)
+    if found is None:
+        return profile
+    if found.sides is not None:
+        logger.warning(
+            "task links: the graph is bipartite, and edges are judged beside pairs of any two "
+            "nodes, many of which its sides rule out: the side alone has ROC AUC %.4f, degrees "
+            "%.4f; compare a model with these",
+            *(found.sides, found.degrees),
+        )
+    return replace(profile, degrees_auc=found.degrees, sides_auc=found.sides)
 
 
 def placed(

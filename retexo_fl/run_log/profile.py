@@ -27,6 +27,9 @@ class ChosenProfile:
             they were not counted, or nothing was left.
         lean_at_most: The same of lean training; None likewise.
         advice: What a user can do about it.
+        degrees_auc: Of task links, where one process has all parts: ROC AUC of test edges by the
+            product of the two degrees; None of others.
+        sides_auc: The same by the sides of a bipartite graph; None where it is not.
     """
 
     name: str
@@ -35,6 +38,8 @@ class ChosenProfile:
     payload_at_most: int | None = field(default=None, metadata=OMITTED)
     lean_at_most: int | None = field(default=None, metadata=OMITTED)
     advice: str = field(default="", metadata=OMITTED)
+    degrees_auc: float | None = field(default=None, metadata=OMITTED)
+    sides_auc: float | None = field(default=None, metadata=OMITTED)
 
     @classmethod
     def by(cls, name: str, left: Sequence[str] | None, chosen: Mapping[str, object]) -> Self:
@@ -67,8 +72,18 @@ class ChosenProfile:
             costs = f"up to about {format_bytes(self.payload_at_most)}"
             if self.lean_at_most is not None:
                 costs += f", where lean would move up to {format_bytes(self.lean_at_most)}"
-        told = "; ".join(part for part in (self.fit, costs, self.advice) if part)
+        told = "; ".join(part for part in (self.fit, self._beside, costs, self.advice) if part)
         return f"profile {self.name}, {self.why}" + (f": {told}" if told else "")
+
+    @property
+    def _beside(self) -> str:
+        """What a model of links is to be compared with."""
+        if self.degrees_auc is None:
+            return ""
+        told = f"degrees alone rank test edges with ROC AUC {self.degrees_auc:.4f}"
+        if self.sides_auc is None:
+            return told
+        return f"{told}, the side alone of this bipartite graph with {self.sides_auc:.4f}"
 
 
 def _text(key: str, value: object) -> str:
