@@ -27,8 +27,23 @@ def test_a_run_on_edges_says_what_degrees_alone_reach(
         ends = np.concatenate((ends, [[0, 1], [1, 2]]), axis=1)
     features = generator.normal(size=(60, 3)).astype(np.float32)
     np.savez(tmp_path / "shop.npz", edge_index=ends, x=features)
-    chosen = ["--dataset", tmp_path / "shop.npz", "--task", "links", "--clients", "3"]
-    words = ["run", *chosen, "--split", "random:0.6/0.1/0.3", *TINY[:-1], "--out", tmp_path / "r"]
+    chosen: list[str | Path] = [
+        "--dataset",
+        tmp_path / "shop.npz",
+        "--task",
+        "links",
+        "--clients",
+        "3",
+    ]
+    words: list[str | Path] = [
+        "run",
+        *chosen,
+        "--split",
+        "random:0.6/0.1/0.3",
+        *TINY[:-1],
+        "--out",
+        tmp_path / "r",
+    ]
     ended = retexo(*words)
     assert ended.code == 0, ended.err
     profile = result_of(tmp_path / "r")["profile"]
