@@ -23,11 +23,11 @@ class Options(TypedDict, total=False):
     """
     data_dir: str | Path | None
     """Folder that holds the .npz data sets."""
-    nodes: str | Path | None
+    nodes: str | Path | Sequence[str | Path] | None
     """Table of all nodes (.csv, .parquet, .npz, .txt), or again for each type; replaces
     --dataset.
     """
-    edges: str | Path | None
+    edges: str | Path | Sequence[str | Path] | None
     """Table of all edges (.csv, .parquet, .npz, .txt, .nt), or again for each relation; needs
     --nodes.
     """
@@ -313,8 +313,8 @@ class MovedOptions(TypedDict, total=False):
     """Keys in which a resumed run may differ."""
 
     data_dir: str | Path | None
-    nodes: str | Path | None
-    edges: str | Path | None
+    nodes: str | Path | Sequence[str | Path] | None
+    edges: str | Path | Sequence[str | Path] | None
     features: str | Path | None
     devices: str | Sequence[str] | None
     balance: Literal["dynamic", "static", "equal"] | None
@@ -334,8 +334,8 @@ class SweepOptions(TypedDict, total=False):
     # ---- Graph ----
     dataset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
     data_dir: str | Path | Sequence[str | Path] | None
-    nodes: str | Path | Sequence[str | Path] | None
-    edges: str | Path | Sequence[str | Path] | None
+    nodes: str | Path | Sequence[str | Path] | Sequence[str | Path | Sequence[str | Path]] | None
+    edges: str | Path | Sequence[str | Path] | Sequence[str | Path | Sequence[str | Path]] | None
     features: str | Path | Sequence[str | Path] | None
     key_column: str | Sequence[str] | None
     label_column: str | Sequence[str] | None

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"
 
 #: What stands between the items of a list, by key.
-_SEPARATORS: Final = MappingProxyType({"fanouts": "/", "devices": ",", "class-weights": ","})
+_SEPARATORS: Final = MappingProxyType(
+    {"fanouts": "/", "devices": ",", "class-weights": ",", "nodes": ",", "edges": ","}
+)
 #: Known to one process alone.
 _MAIN: Final = "__main__:"
 #: Of what PyTorch has modules.

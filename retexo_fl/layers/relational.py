@@ -187,7 +187,9 @@ class RelSageLayer(AggregatedLayer):
         self, prepared: object, rows: np.ndarray
     ) -> RelationalBatch | RowBatch:
         """Select inner nodes; of the labelled type alone, a batch as of other layers."""
-        assert isinstance(prepared, RelationalInput)
+        if not isinstance(prepared, RelationalInput):
+            # A worker has rows of labelled nodes alone.
+            return super().batch(prepared, rows)
         kinds = prepared.kinds[rows]
         if (kinds == self._relations.labelled).all():
             return super().batch(prepared, rows)

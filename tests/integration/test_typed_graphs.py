@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import retexo_fl
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import BoundaryPlan, open_partition, write_partition
@@ -19,6 +20,7 @@ from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize
 from tests.support.cli import CommandLine
+from tests.support.played_devices import play_devices
 from tests.support.predictions import cut, read_npz
 from tests.support.runs import (
     configured,
@@ -105,6 +107,14 @@ def test_workers_of_flowers_simulation_leave_the_same_model(tmp_path: Path) -> N
     assert model_bytes(train_in_workers(tmp_path / "workers", **keys)) == model_bytes(one)
 
 
+@pytest.mark.devices
+def test_devices_train_the_weights_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play_devices(monkeypatch)
+    keys = {**KEYS, "clients": 2}
+    one = train(tmp_path / "one", **keys)
+    assert largest_difference(one, train(tmp_path / "two", **keys, devices="cpu:2")) < TOLERANCE
+
+
 @pytest.mark.parametrize("layers", [2, 3])
 def test_predictions_do_not_depend_on_the_partition(
     tmp_path: Path, retexo: CommandLine, layers: int
@@ -126,12 +136,21 @@ def test_tables_of_types_and_relations_are_the_graph(tmp_path: Path, retexo: Com
     retexo.done("run", "--dataset", BANK["dataset"], *keys, "--out", tmp_path / "mapping")
     one, other = (model_shapes(tmp_path / name) for name in ("tables", "mapping"))
     assert one == other
-    listed = {key: tables[at + 1 :: 2] for at, key in ((0, "nodes"), (6, "edges"))}
-    names = {"nodes": listed["nodes"][:3], "edges": listed["edges"]}
+    names = {"nodes": tables[1:6:2], "edges": tables[7::2]}
     toml = "".join(f"{key} = {[str(path) for path in paths]}\n" for key, paths in names.items())
     (tmp_path / "bank.toml").write_text(toml.replace("'", '"'))
     retexo.done("run", "--config", tmp_path / "bank.toml", *keys, "--out", tmp_path / "toml")
     assert model_bytes(tmp_path / "toml") == model_bytes(tmp_path / "tables")
+    listed = {key: [Path(path) for path in paths] for key, paths in names.items()}
+    retexo_fl.run(
+        **listed,
+        out=tmp_path / "python",
+        model="rel-sage",
+        split=BANK["split"],
+        clients=3,
+        rounds=2,
+    )
+    assert model_bytes(tmp_path / "python") == model_bytes(tmp_path / "tables")
     retexo.done("predict", tmp_path / "tables", *tables, "--out", tmp_path / "predicted")
     of_type = ("--partitioner", "attribute:type", "--model", "rel-sage", "--split", BANK["split"])
     retexo.done("run", *tables, *of_type, "--rounds", "1", "--out", tmp_path / "types")

@@ -133,7 +133,7 @@ def _element(key: str) -> str:
     if info.metavar == "TIME":
         return "str | float | date"
     if info.metavar in {"DIR", "FILE", "RUN"}:
-        return "str | Path"
+        return "str | Path" + (" | Sequence[str | Path]" if info.several else "")
     if key in _LISTS:
         return f"str | {_LISTS[key]}"
     return "str | Callable[..., Any]" if info.extensible or key == "dataset" else "str"
