@@ -83,12 +83,17 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
                 *(("unlabelled-values", "unknown"), ("repeated-nodes", "first")),
                 *(("source-column", "source"), ("target-column", "target")),
                 *(("delimiter", "comma"), ("decimal", "point"), ("encoding", "utf-8")),
+                # Of a split by time alone.
+                ("node-time-column", "came"),
             )
         },
         **{
             key: Tried(value, LEAN, {"nodes": "nodes.csv", "edges": "timed.csv", "dataset": None})
             for key, value in (("weight-column", "time"), ("time-column", "time"))
         },
+        "predicates": Tried(
+            "knows", LEAN, {"nodes": "nodes.csv", "edges": "said.csv", "dataset": None}
+        ),
         "partitions": Tried("parts", SAME, {"dataset": None, "clients": None, "split": None}),
         "edges-are": Tried("directed", REFUSED),
         "merge-edges": Tried("sum", SAME),
@@ -197,6 +202,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
         Path("timed.csv").write_text(
             "\n".join(["source,target,time", *(f"k{a},k{b},{a % 9}" for a, b in pairs)]) + "\n"
         )
+        said = [f"k{a},k{b},{'knows' if a % 9 else 'cites'}" for a, b in pairs]
+        Path("said.csv").write_text("\n".join(["source,target,predicate", *said]) + "\n")
         retexo_fl.partition(
             out="parts", **{key: BASE[key] for key in ("dataset", "clients", "split")}
         )
