@@ -141,9 +141,9 @@ def test_tables_of_types_and_relations_are_the_graph(tmp_path: Path, retexo: Com
     (tmp_path / "bank.toml").write_text(toml.replace("'", '"'))
     retexo.done("run", "--config", tmp_path / "bank.toml", *keys, "--out", tmp_path / "toml")
     assert model_bytes(tmp_path / "toml") == model_bytes(tmp_path / "tables")
-    listed = {key: [Path(path) for path in paths] for key, paths in names.items()}
     retexo_fl.run(
-        **listed,
+        nodes=[Path(path) for path in names["nodes"]],
+        edges=names["edges"],
         out=tmp_path / "python",
         model="rel-sage",
         split=BANK["split"],
