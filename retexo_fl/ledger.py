@@ -43,9 +43,10 @@ class Account:
         layer: Stage index, or -1 for what belongs to no stage.
         purpose: Of messages with the server what was asked, of bytes between clients for what.
             Before stages: ``hello``, ``introduce``, ``keys``, ``counts``, ``labels``, ``basis``,
-            ``choice``. Of a stage: ``exchange`` (between clients), ``publish``, ``relay``,
-            ``collect``, ``gram``, ``train``, ``evaluate``, ``predict``, ``predicted``, ``end``. Of
-            a feature recipe: ``summary``, ``columns``, ``sums``, ``recipe``.
+            ``choice``, ``structure`` (columns of the edges, also between clients, each step a
+            layer after the last one). Of a stage: ``exchange`` (between clients), ``publish``,
+            ``relay``, ``collect``, ``gram``, ``train``, ``evaluate``, ``predict``, ``predicted``,
+            ``end``. Of a feature recipe: ``summary``, ``columns``, ``sums``, ``recipe``.
         client: Client index at whose end the bytes were counted.
         peer: Index of the other client, :data:`SERVER`, :data:`ALL_PEERS` or
             :data:`OF_COHORT`.

@@ -12,7 +12,7 @@ from typing import Any, Final
 from retexo_fl.addition import DEVICES
 from retexo_fl.agent.limits import Limits
 from retexo_fl.answer_book import Limit
-from retexo_fl.client.api import BASIS, CHOICE, EVALUATE, GRAM, TRAIN
+from retexo_fl.client.api import BASIS, CHOICE, EVALUATE, GRAM, STRUCTURE, TRAIN, WHITEN
 from retexo_fl.client.memory_estimate import (
     PROCESS_BYTES,
     WORKER_BYTES,
@@ -208,6 +208,7 @@ def question_limits(
     # Of rows that a basis of the server's choice has made: another basis is another question.
     products = int(shape.passes_sums or shape.has_floor)
     comparisons = int(shape.chooses_basis)
+    made = int(shape.made_columns > 0)
     return {
         TRAIN.message_type: Limit(
             most=most_rounds,
@@ -230,6 +231,15 @@ def question_limits(
             most=comparisons,
             refusal="asked to compare bases more often than "
             f"{counted(comparisons, 'time')}; expected once with basis-rows choose",
+        ),
+        STRUCTURE.message_type: Limit(
+            most=2 * made,
+            refusal=f"asked for sums of columns more often than {counted(2 * made, 'time')}; "
+            "expected once of degrees and once of products, where nodes have no features",
+        ),
+        WHITEN.message_type: Limit(
+            most=made,
+            refusal="asked to make features of columns a second time; expected one map",
         ),
         GRAM.message_type: Limit(
             most=products,

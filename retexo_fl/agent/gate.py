@@ -59,7 +59,10 @@ class JobGate:
         self._clients = clients
         self._dtype = config.dtype
         self._stages = stages
-        self._widths = [shape.exchange_width(stage) for stage in range(self._stages)]
+        #: Stages after all others, before which columns of the edges cross.
+        self._columns = shape.column_stages
+        every = (*range(self._stages), *self._columns)
+        self._widths = {stage: shape.exchange_width(stage) for stage in every}
         # What layer 0 reads is made by nothing that is trained, unless by a basis.
         self._unmade = "a block of layer 0 that no features made"
         if config.secure_aggregation == "masked":
@@ -110,7 +113,7 @@ class JobGate:
                 f"client {key.sender}: a block of {key.job[:64]!r} for client {key.receiver}; "
                 f"expected {self._job!r} and client {self._client}",
             )
-        if not 0 <= key.layer < self._stages:
+        if key.layer not in self._widths:
             raise refused(
                 Reason.PLAN,
                 f"client {key.sender}: a block of layer {key.layer}; expected one below "

@@ -136,7 +136,8 @@ class AgentJob:
             predictions=None if self._sets is None else self._sets.folder,
         )
         note_unused_edges(config.model, [partition])
-        self.client.crossing.mailbox.watch = self._enter_block
+        for mailbox in self.client.crossing.mailboxes:
+            mailbox.watch = self._enter_block
         self.client.crossing.count = self.book.exchanged
         self._datagrams = self._open_port(carrier, folders.store)
         self._gate = JobGate(

@@ -23,7 +23,7 @@ from retexo_fl.api.traced_pass import (
     normalised,
     traced_outputs,
 )
-from retexo_fl.client.part import as_read, check_edges, with_structure
+from retexo_fl.client.part import as_read, check_edges
 from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import read_rows, stage_input
 from retexo_fl.errors import ConfigurationError
@@ -35,7 +35,9 @@ from retexo_fl.graph.sources.foreign import as_array, as_csr
 from retexo_fl.graph.sources.from_arrays import ATTRIBUTES, EDGES, FEATURES, TRANSPOSED, WEIGHT
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
+from retexo_fl.methods.pieces.columns.answers import features_of_whole
 from retexo_fl.training.basis import Basis, BasisForm
+from retexo_fl.training.columns import with_structure
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.stage_pass import chunks
 from retexo_fl.units import counted
@@ -111,9 +113,14 @@ class GraphModel(torch.nn.Module):
         whole = predicted_graph(graph, self._trained, labels=False)
         order = np.argsort(whole.node_keys, kind="stable")
         place = np.argsort(order)
-        part = with_structure(whole_part(whole))
+        part = with_structure(whole_part(whole), self._trained.config)
         self._check(part)
         part = as_read(self._trained.config.model, part)
+        if self._trained.columns is not None:
+            made = features_of_whole(
+                part, self._trained.config, self._trained.shape, self._trained.columns
+            )
+            part = replace(part, features=made)
         features, masks = _of(graph, FEATURES), self._masks(_of(graph, EDGES), place)
         wants = [one for one in (features, *self.parameters()) if _requires_grad(one)]
         if not (masks.change_rows or (wants and torch.is_grad_enabled())):

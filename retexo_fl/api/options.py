@@ -93,6 +93,20 @@ class Options(TypedDict, total=False):
     """
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
+    structure: Literal["columns", "degrees"] | None
+    """What stands for features where nodes have none: columns that clients make of the edges
+    together, beside degrees (columns), or degrees alone.
+    """
+    structure_columns: int | None
+    """How many such columns there are."""
+    structure_steps: int | None
+    """Steps along edges by which they are made; all but the first exchange vectors of so many
+    values.
+    """
+    structure_bits: Literal[4, 8, 32] | None
+    """Bits of a value in these vectors, rounded at random, but 8 in the last three; 32 leaves
+    them as they are.
+    """
     # ---- Model and training ----
     algorithm: Literal["lazy", "standard", "bns", "drop", "central", "propagation"] | None
     """Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop (edges
@@ -374,6 +388,10 @@ class SweepOptions(TypedDict, total=False):
     feature_normalisation: (
         Literal["none", "row", "l2"] | Sequence[Literal["none", "row", "l2"]] | None
     )
+    structure: Literal["columns", "degrees"] | Sequence[Literal["columns", "degrees"]] | None
+    structure_columns: int | Sequence[int] | None
+    structure_steps: int | Sequence[int] | None
+    structure_bits: Literal[4, 8, 32] | Sequence[Literal[4, 8, 32]] | None
     # ---- Model and training ----
     algorithm: (
         Literal["lazy", "standard", "bns", "drop", "central", "propagation"]
@@ -548,6 +566,10 @@ def every_key(  # noqa: PLR0913
     split: Any = "auto",
     task: Any = "classes",
     feature_normalisation: Any = "none",
+    structure: Any = "columns",
+    structure_columns: Any = 64,
+    structure_steps: Any = 12,
+    structure_bits: Any = 4,
     algorithm: Any = "lazy",
     model: Any = "sage",
     layers: Any = 2,

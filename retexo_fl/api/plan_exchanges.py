@@ -21,6 +21,7 @@ from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.messages import Counts
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import column_bits
 
 #: Payload bytes by (sender, receiver).
 Payloads: TypeAlias = Mapping[tuple[int, int], int]
@@ -132,13 +133,18 @@ def stage_payloads(
         planned: All clients' parts.
         stage: Stage index, or that of the layer which reads them.
     """
-    width, row_bits = shape.exchange_width(stage), config.row_bits
+    is_column = stage in shape.column_stages
+    width = shape.exchange_width(stage)
+    row_bits = column_bits(config, shape, stage) if is_column else config.row_bits
     item = np.dtype(config.dtype).itemsize
+
+    def as_they_are(vectors: int) -> int:
+        return vectors * width * item
 
     def in_few_bits(vectors: int) -> int:
         if row_bits == 32:
-            return vectors * width * item
-        if config.row_codec == FIXED8:
+            return as_they_are(vectors)
+        if config.row_codec == FIXED8 and not is_column:
             limit = DEFAULT_MAX_FRAME_BYTES
             return grid_bytes(vectors, width, row_bytes=width * item, frame_bytes=limit)
         return level_bytes(vectors, width, row_bits)
@@ -151,6 +157,10 @@ def stage_payloads(
     }
     if stage or shape.coordinates_cross:
         return {pair: in_few_bits(vectors) for pair, vectors in counts.items()}
+    if shape.made_columns:
+        # None of them is zero; a basis of sums reads them without loss.
+        written = as_they_are if shape.basis_of_sums else in_few_bits
+        return {pair: written(vectors) for pair, vectors in counts.items()}
     plain = planned.own_features(config, kind)
     if shape.basis_of_sums or row_bits == 32 or config.row_codec == FIXED8:
         return plain
@@ -159,6 +169,6 @@ def stage_payloads(
 
 def is_exact(config: RunConfig, shape: ModelShape, stage: int) -> bool:
     """Return whether :func:`stage_payloads` are exact: nothing that is trained decides them."""
-    if not stage and not shape.coordinates_cross:
+    if not stage and not (shape.coordinates_cross or shape.made_columns):
         return shape.basis_of_sums or config.row_bits == 32
     return config.codec == "dense" and not forecast_of(config).samples_vectors

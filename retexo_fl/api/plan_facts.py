@@ -148,9 +148,9 @@ def _added(config: RunConfig, plans: Sequence[BoundaryPlan]) -> dict[str, int]:
 def _first_exchange(
     config: RunConfig, shape: ModelShape, planned: PlannedParts, kind: str
 ) -> FirstExchange:
-    if shape.coordinates_cross:
-        # Coordinates: as wide as the model says, and none of them zero.
-        row_bytes = shape.inputs * np.dtype(config.dtype).itemsize
+    if shape.coordinates_cross or shape.made_columns:
+        # Coordinates, or columns: as wide as the model says, and none of them zero.
+        row_bytes = shape.exchange_width(0) * np.dtype(config.dtype).itemsize
         size = sum(plan.num_send for plan in planned.plans(kind)) * row_bytes
         return FirstExchange(dense=size, lossless=size, fixed=size)
     codecs = (field.name for field in fields(FirstExchange))

@@ -178,10 +178,11 @@ def _part_of(graph: object | None, values: Values, model: TrainedModel) -> Graph
 
 def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> Inference:
     """Check everything that can be known before a client is asked."""
-    from retexo_fl.client.part import check_edges, note_unused_edges, with_structure
+    from retexo_fl.client.part import check_edges, note_unused_edges
     from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.graph.labels import labels_for
     from retexo_fl.methods.predict.files import check_keys
+    from retexo_fl.training.columns import with_structure
 
     values, form = asked.values, asked.form
     if values.get("engine") == "deployment":
@@ -189,7 +190,7 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
             "engine: a deployment predicts where its clients' parts are; expected inline or "
             "flower, or `retexo predict --superlink HOST:PORT` in place of partitions"
         )
-    parts = [with_structure(part) for part in open_parts(partitions)]
+    parts = [with_structure(part, model.config) for part in open_parts(partitions)]
     model.check_fits(
         recipe=parts[0].recipe_digest,
         features=parts[0].num_features,

@@ -32,6 +32,7 @@ from retexo_fl.client.api import (
     PublishAnswer,
     Request,
     SparseSums,
+    StructureRequest,
     TrainAnswer,
     TrainRequest,
     question_of,
@@ -213,6 +214,10 @@ def _products(_: GramRequest | ChoiceRequest, __: SumFacts) -> Iterator[Declared
     yield Count(name="examples", of="train")
 
 
+def _structured(_: StructureRequest, __: SumFacts) -> Iterator[Declared]:
+    yield Count(name="nodes", of="nodes")
+
+
 def _basis_sums(request: BasisRequest, _: SumFacts) -> Iterator[Declared]:
     yield Count(name="examples", of="train")
     if request.weights is None:
@@ -243,6 +248,7 @@ _DECLARED: Final[Mapping[type[Request[Any]], Callable[..., Iterator[Declared]]]]
         BasisRequest: _basis_sums,
         ChoiceRequest: _products,
         GramRequest: _products,
+        StructureRequest: _structured,
         CountsRequest: _counted,
         LabelsRequest: _labelled,
     }

@@ -41,7 +41,7 @@ from retexo_fl.client.api import (
     told_weights,
 )
 from retexo_fl.client.crossing import Crossing
-from retexo_fl.client.part import ClientPart, with_structure, without_peers
+from retexo_fl.client.part import ClientPart, without_peers
 from retexo_fl.client.sealing import sealing_of
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
@@ -94,7 +94,7 @@ class GraphClient(Answering):
         torch.set_num_threads(config.threads)
         if config.traits.drops_edges:
             partition = without_peers(partition)
-        self.part = ClientPart(with_structure(partition), config.model)
+        self.part = ClientPart(partition, config.model)
         partition = self.part.graph
         self._config = config
         self._job = job
@@ -243,7 +243,9 @@ class GraphClient(Answering):
         ticket = request.ticket
         self._admit(ticket)
         answer = self.crossing.collect(request)
-        if self.crossing.mailbox.reads_once and (answer.complete or request.close):
+        is_of_stage = ticket.stage not in self.shape.column_stages
+        reads_once = self.crossing.mailbox.reads_once and is_of_stage
+        if reads_once and (answer.complete or request.close):
             self._prepare(ticket)
         return answer
 

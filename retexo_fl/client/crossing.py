@@ -7,9 +7,9 @@ basis; before a later stage cross the rows that the weights of the one before it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -51,6 +51,24 @@ from retexo_fl.training.sent_rows import parted_rows, sent_rows
 MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 
+
+class Ahead(Protocol):
+    """What clients exchange before stage 0, and make features of (``methods/pieces/columns/``)."""
+
+    def rows(self, request: PublishRequest) -> np.ndarray:
+        """Return the rows that cross before a stage after all others."""
+        ...
+
+    def features(self) -> np.ndarray:
+        """Return the (N, F) features that were made."""
+        ...
+
+    @property
+    def made_by(self) -> np.ndarray | None:
+        """What features are made by, as it came; None before."""
+        ...
+
+
 #: Returns the trainer of the stage of this index and digest, which has what its layer reads.
 TrainerOf: TypeAlias = Callable[[int, bytes], LayerTrainer]
 
@@ -67,8 +85,10 @@ class Crossing:
         sealing: How what it tells of exchanges leaves.
 
     Attributes:
+        part: The client's part, as its layers read it.
         plan: What it and its peers send each other in an exchange.
-        mailbox: Sends and receives.
+        mailbox: Sends and receives; ``columns`` do so before stages after all others, where
+            features are columns of the edges, of which ``ahead`` has the arithmetic.
         count: Tells what an attempt has moved before a stage by an account that outlives the
             process, where there is one.
     """
@@ -83,7 +103,7 @@ class Crossing:
         weights: ClientWeights,
         sealing: Sealing,
     ) -> None:
-        self._partition = partition
+        self.part = partition
         self._config = config
         self._job = job
         self._weights = weights
@@ -92,6 +112,8 @@ class Crossing:
         self._sealing = sealing
         self.plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=config.row_codec)
+        self.columns: Mapping[int, Mailbox] = {}
+        self.ahead: Ahead | None = None
         self.count: Moving | None = None
 
     # ---- rows are made and sent -----------------------------------------------------------------
@@ -103,12 +125,14 @@ class Crossing:
             LocalProtocolError: The request names other weights than it has, or they fit no model.
         """
         ticket = request.ticket
+        if self.ahead is not None and ticket.stage in self._shape.column_stages:
+            return self._publish_ahead(request, self.ahead)
         rows = self.rows(ticket.stage, ticket.weights_digest)
         if rows is None or not self._can_be_read(ticket):
             weights = self._selected(request)
             if weights is None and request.weights is not None:
                 return LACKING_PUBLISH
-            before = request.previous_digest if ticket.stage else self._sealing.masks.rows()
+            before = request.previous_digest if ticket.stage else self._before()
             self._check_digest(ticket, chain_digest(before, weights))
             rows = self._made_rows(replace(request, weights=weights), trainer_of)
         elif self._sealing.names_features and not (ticket.stage or self._shape.has_basis):
@@ -116,6 +140,17 @@ class Crossing:
         traffic = self._send(ticket, rows)
         bound = self.mailbox.error_bound
         answer = PublishAnswer(vectors=self.plan.num_send, traffic=traffic, error_bound=bound)
+        return self._sealing.published(ticket, answer, self.count)
+
+    def _publish_ahead(self, request: PublishRequest, ahead: Ahead) -> PublishAnswer:
+        ticket = request.ticket
+        rows = self._store.rows(ticket.stage, ticket.weights_digest)
+        if rows is None:
+            is_first = ticket.stage == self._shape.column_stages[0]
+            before = self.unnamed_digest() if is_first else request.previous_digest
+            self._check_digest(ticket, chain_digest(before, request.weights))
+            rows = ahead.rows(request)
+        answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
 
     def send_again(self, ticket: Ticket) -> None:
@@ -134,7 +169,17 @@ class Crossing:
         Raises:
             AgreementError: As :meth:`.RosterSigner.agreement`.
         """
+        return chain_digest(self._before(), None)
+
+    def unnamed_digest(self) -> bytes:
+        """Return the 32 bytes that the names of columns on their way begin with."""
         return chain_digest(self._sealing.masks.rows(), None)
+
+    def _before(self) -> bytes:
+        """Return what the names of rows begin with: what masks say, and what made the features."""
+        rows = self._sealing.masks.rows()
+        made_by = None if self.ahead is None else self.ahead.made_by
+        return rows if made_by is None else chain_digest(rows, made_by)
 
     def _check_digest(self, ticket: Ticket, expected: bytes) -> None:
         if ticket.weights_digest != expected:
@@ -183,7 +228,7 @@ class Crossing:
         trainer = trainer_of(stage, before)
         self._weights.check(ticket, weights, trainer.num_weights)
         if self._shape.crosses_as_inputs(ticket.stage):
-            rows = rows_with_factor(self._shape, trainer.read_rows, self._partition.degrees)
+            rows = rows_with_factor(self._shape, trainer.read_rows, self.part.degrees)
         else:
             rows = trainer.embed(weights).numpy()
         if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
@@ -196,8 +241,10 @@ class Crossing:
         return rows
 
     def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
+        if ticket.stage in self._shape.column_stages:
+            return self._mailbox(ticket.stage).send(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
-            rows = sent_rows(self._config.model, self._partition.degrees, rows)
+            rows = sent_rows(self._config.model, self.part.degrees, rows)
         return self.mailbox.send(self._crossing(ticket), rows)
 
     def _crossing(self, ticket: Ticket) -> Ticket:
@@ -205,6 +252,14 @@ class Crossing:
         if not self._maps_sums(ticket.stage):
             return ticket
         return replace(ticket, weights_digest=self.first_digest())
+
+    def _mailbox(self, stage: int) -> Mailbox:
+        return self.columns.get(stage, self.mailbox)
+
+    @property
+    def mailboxes(self) -> tuple[Mailbox, ...]:
+        """All that send and receive."""
+        return (self.mailbox, *dict.fromkeys(self.columns.values()))
 
     def _maps_sums(self, stage: int) -> bool:
         return self._shape.basis_of_sums and not stage
@@ -220,14 +275,19 @@ class Crossing:
         ticket = request.ticket
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
         width = self._shape.exchange_width(ticket.stage)
-        crossing = self._crossing(ticket)
-        traffic = self.mailbox.receive(crossing, width, self._config.dtype)
-        while self.mailbox.missing_peers() and time.monotonic() < deadline:
+        crossing, mailbox = self._crossing(ticket), self._mailbox(ticket.stage)
+        traffic = mailbox.receive(crossing, width, self._config.dtype)
+        while mailbox.missing_peers() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            traffic += self.mailbox.receive(crossing, width, self._config.dtype)
-        missing = self.mailbox.missing_peers()
+            traffic += mailbox.receive(crossing, width, self._config.dtype)
+        missing = mailbox.missing_peers()
         if missing and request.close:
             self._sealing.check_closing(ticket.stage)
+            if mailbox is not self.mailbox:
+                raise ExchangeIncomplete(
+                    f"columns of the edges: vectors of clients {list(missing)} are missing; "
+                    "expected all, missing-peers wait, or structure degrees"
+                )
         if not missing or request.close:
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
         answer = CollectAnswer(
@@ -237,6 +297,17 @@ class Crossing:
             traffic=traffic,
         )
         return self._sealing.collected(request, answer, self.plan.num_send, self.count)
+
+    def check_closed(self, ticket: Ticket) -> None:
+        """Check that the exchange before a stage is closed.
+
+        Raises:
+            ExchangeIncomplete: It is not.
+        """
+        if self._store.missing_peers(ticket.stage, ticket.weights_digest) is None:
+            raise ExchangeIncomplete(
+                f"client {self.part.client}: the exchange of stage {ticket.stage} is not closed"
+            )
 
     # ---- both are read --------------------------------------------------------------------------
 
@@ -255,7 +326,7 @@ class Crossing:
         weights = self._store.weights(stage, digest)
         if weights is None:
             raise ExchangeIncomplete(
-                f"client {self._partition.client}: the weights that make the rows of stage {stage} "
+                f"client {self.part.client}: the weights that make the rows of stage {stage} "
                 "have not come"
             )
         if stage:
@@ -278,14 +349,16 @@ class Crossing:
         missing = self._store.missing_peers(stage, digest)
         if rows is None or missing is None:
             raise ExchangeIncomplete(
-                f"client {self._partition.client}: the exchange of stage {stage} is not closed"
+                f"client {self.part.client}: the exchange of stage {stage} is not closed"
             )
         ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
         width = self._shape.exchange_width(stage)
-        self.mailbox.receive(self._crossing(ticket), width, self._config.dtype)
-        received = self.mailbox.vectors(width, self._config.dtype, closed_without=missing)
-        received, factors = parted_rows(self._config.model, received)
-        inputs = stage_input(self._partition, self.plan, rows, received, missing)
+        mailbox = self._mailbox(stage)
+        mailbox.receive(self._crossing(ticket), width, self._config.dtype)
+        received, factors = mailbox.vectors(width, self._config.dtype, closed_without=missing), None
+        if mailbox is self.mailbox:
+            received, factors = parted_rows(self._config.model, received)
+        inputs = stage_input(self.part, self.plan, rows, received, missing)
         return replace(inputs, slot_factors=factors)
 
     def rows(self, stage: int, digest: bytes) -> Vectors | None:
@@ -296,7 +369,8 @@ class Crossing:
 
     def features(self) -> Features:
         """Return the (N, F) input features as they are trained on."""
-        features = normalise_features(self._partition.features, self._config.feature_normalisation)
+        found = self.part.features if self.ahead is None else self.ahead.features()
+        features = normalise_features(found, self._config.feature_normalisation)
         return features.astype(self._config.dtype)
 
     @property

@@ -8,12 +8,13 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from retexo_fl.client.api import GraphSizes
-from retexo_fl.client.part import as_read, with_structure
+from retexo_fl.client.part import as_read
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
 from retexo_fl.training.coded_size import sent_bytes
+from retexo_fl.training.columns import with_structure
 from retexo_fl.training.shorter_plan import has_choice
 
 
@@ -24,7 +25,7 @@ def count_sizes(part: GraphPartition, config: RunConfig) -> tuple[int, ...]:
         part: The client's.
         config: Of the run. Of both plans it counts where the run has the choice.
     """
-    part = with_structure(part)
+    part = with_structure(part, config)
     features = part.features.data if isinstance(part.features, csr_array) else part.features
     vectors, payload = dict.fromkeys(PLAN_KINDS, 0), dict.fromkeys(PLAN_KINDS, 0)
     if has_choice(config):

@@ -27,6 +27,7 @@ from retexo_fl.client.api import (
     LabelsRequest,
     Request,
     SparseSums,
+    StructureRequest,
     TrainRequest,
     question_of,
 )
@@ -123,7 +124,7 @@ def _array_of(request: Request[Any], facts: SumFacts) -> _Array:
         case BasisRequest():
             step = SharedStep.read(request.steps)
             return _Array(name="sums", ring=step.ring, narrow=size, unit=step.unit)
-        case GramRequest() | ChoiceRequest():
+        case GramRequest() | ChoiceRequest() | StructureRequest():
             step = SharedStep.read(request.steps)
             return _Array(name="sums", ring=step.ring, narrow=size, unit=step.unit, is_shared=True)
         case LabelsRequest() if facts.label_words:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.client.part import with_structure
 from retexo_fl.config import RunConfig
 from retexo_fl.device_names import parse_devices
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.columns import with_structure
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, StageModel
 
@@ -41,7 +41,7 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
     Raises:
         PluginError: The model is no layer.
     """
-    asked, part = parse_devices(config.devices), with_structure(part)
+    asked, part = parse_devices(config.devices), with_structure(part, config)
     workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
     weights = np.dtype(config.dtype).itemsize * WEIGHT_COPIES * _weight_count(_stages(config, part))
     return PROCESS_BYTES + workers * WORKER_BYTES + rows_bytes(config, part) + weights
@@ -53,7 +53,7 @@ def rows_bytes(config: RunConfig, part: GraphPartition) -> float:
     Raises:
         PluginError: The model is no layer.
     """
-    part = with_structure(part)
+    part = with_structure(part, config)
     nodes, boundary, edges = part.num_inner, part.num_boundary, len(part.indices)
     layers_at_once = max(map(len, _layers(_stages(config, part))))
     width = _feature_width(config, part) + max(layers_at_once - 1, 1) * config.hidden

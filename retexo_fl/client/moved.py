@@ -23,6 +23,8 @@ from retexo_fl.ledger import PeerTraffic, Traffic, Volume
 KEYS_BYTES: Final = 8
 #: Of bytes before a stage; those inside rounds have the purposes of their exchanges.
 EXCHANGE: Final = "exchange"
+#: Of columns of the edges, on their way.
+STRUCTURE: Final = "structure"
 _PURPOSES: Final[Mapping[type[Request[Any]], tuple[str, ...]]] = {
     CollectRequest: (EXCHANGE,),
     TrainRequest: ("train", "evaluate"),

@@ -107,21 +107,6 @@ def without_peers(partition: GraphPartition) -> GraphPartition:
     )
 
 
-def with_structure(part: GraphPartition) -> GraphPartition:
-    """Return a part whose nodes have features: where they have none, their degrees.
-
-    These are ``log(1 + degree)``, of a directed graph of both directions; of weighted edges what
-    they weigh together.
-
-    Args:
-        part: As it is stored, or as this function returned it before edges were left out.
-    """
-    if part.num_features and not part.is_structural:
-        return part
-    degrees = np.log1p(np.abs(np.asarray(part.degrees, np.float64))).astype(np.float32)
-    return replace(part, features=degrees.reshape(part.num_inner, -1), is_structural=True)
-
-
 def check_edges(model: str, part: GraphPartition) -> None:
     """Refuse a part whose edges the layer cannot take.
 

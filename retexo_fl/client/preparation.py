@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.client.part import check_edges, note_unused_edges, with_structure
+from retexo_fl.client.part import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, NO_FEATURES, RunConfig
 from retexo_fl.config.goals import AUTO
 from retexo_fl.config.profiles import GraphFacts
@@ -57,8 +57,10 @@ from retexo_fl.graph.sources.text_form import TextForm
 from retexo_fl.graph.sources.typed_tables import count_types, read_typed_tables
 from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
 from retexo_fl.graph.time_split import TIME_COLUMN, time_columns
+from retexo_fl.methods.pieces.columns.keys import check_structure
 from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
+from retexo_fl.training.columns import with_structure
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_counted
 
@@ -539,7 +541,9 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
 def _checked(settled: SettledParts) -> SettledParts:
     """Settle which class the metric is of, and check that the model takes the edges."""
     config = _of_class(settled.config, settled.parts)
-    parts = [with_structure(part) for part in settled.parts]
+    parts = [with_structure(part, config) for part in settled.parts]
+    if parts[0].is_structural:
+        check_structure(config)
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)

@@ -203,6 +203,32 @@ class RunConfig:
         "none", "Scaling of the input features.", "none", "row", "l2", lean=ANY
     )
 
+    structure: str = one_of(
+        "columns",
+        "What stands for features where nodes have none: columns that clients make of the edges "
+        "together, beside degrees (columns), or degrees alone.",
+        *("columns", "degrees"),
+        lean=ANY,
+    )
+    structure_columns: int = whole(
+        64, "How many such columns there are.", least=1, most=1024, lean=ANY
+    )
+    structure_steps: int = whole(
+        12,
+        "Steps along edges by which they are made; all but the first exchange vectors of so many "
+        "values.",
+        least=2,
+        most=64,
+        lean=ANY,
+    )
+    structure_bits: int = choice(
+        4,
+        "Bits of a value in these vectors, rounded at random, but 8 in the last three; 32 leaves "
+        "them as they are.",
+        *(4, 8, 32),
+        lean=ANY,
+    )
+
     algorithm: str = one_of(
         "lazy",
         "Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop "

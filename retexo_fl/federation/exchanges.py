@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import numpy as np
@@ -48,6 +48,7 @@ class Exchanges:
         watch: The clock, and what is called for exchanges that stay open.
 
     Attributes:
+        ahead: By stage after all others, what has clients send columns of the edges before it.
         behind: Clients that have not closed the last exchange, and so cannot train or evaluate; of
             each the first stage whose exchange it lacks.
     """
@@ -68,6 +69,7 @@ class Exchanges:
         self._codec = codec
         self._job = job
         self._watch = watch
+        self.ahead: Mapping[int, PublishRequest] = {}
         self.behind: dict[int, int] = {}
 
     def run(self, stage: int) -> Exchanged:
@@ -127,11 +129,12 @@ class Exchanges:
 
     def with_question(self, stage: int) -> ExchangeWith:
         """Return what runs the exchange of a stage together with a question that it goes with."""
-        ticket = self._job.ticket(stage)
+        request = self._request(stage)
+        ticket = request.ticket
         return ExchangeWith(
             messenger=self._messenger,
             clients=self._clients,
-            request=self._request(stage),
+            request=request,
             name=self._name(stage),
             collect_late=lambda late: collect_all(
                 self._clients, ticket, late, config=self._config, watch=self._watch
@@ -190,7 +193,7 @@ class Exchanges:
 
     def _name(self, stage: int) -> np.ndarray | None:
         """Return what names the weights that make the rows of a stage, where clients hold them."""
-        if not stage:
+        if not stage or stage in self.ahead:
             return None
         outcome = self._job.outcomes[stage - 1]
         if outcome.rounds - outcome.best_round >= self._clients.most_held:
@@ -199,6 +202,8 @@ class Exchanges:
 
     def _request(self, stage: int) -> PublishRequest:
         """Return what has clients send the rows of a stage."""
+        if stage in self.ahead:
+            return self.ahead[stage]
         ticket = self._job.ticket(stage)
         if not stage:
             return PublishRequest(ticket=ticket, weights=self._job.basis)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from retexo_fl.client.api import (
     MESSAGE_VERSION,
     ColumnsAnswer,
+    GraphSizes,
     HelloAnswer,
     HelloRequest,
     Request,
@@ -78,6 +79,16 @@ class Federation:
     relations: Relations | None = None
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
+    def along(self, plan: str) -> Federation:
+        """Return the same where clients follow a plan that was settled after their hellos."""
+        if plan != "cover":
+            return self
+        answers = [
+            replace(answer, vectors_out=_sizes(answer).cover) if answer.sizes else answer
+            for answer in self.answers
+        ]
+        return replace(self, answers=tuple(answers))
+
     def under(self, masking: MaskedSums, *, all_train: bool) -> Federation:
         """Return the same with what is added up under masks.
 
@@ -110,6 +121,10 @@ class Federation:
     def hellos(self) -> Mapping[int, HelloAnswer]:
         """By client, ascending, its hello."""
         return {answer.client: answer for answer in self.answers}
+
+
+def _sizes(answer: HelloAnswer) -> GraphSizes:
+    return GraphSizes(**dict(zip(GraphSizes.__slots__, answer.sizes, strict=True)))
 
 
 def greet(  # noqa: PLR0913 - each says what hellos are for

@@ -20,6 +20,7 @@ from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.run_log.json_form import read
+from retexo_fl.run_log.made_columns import MadeColumns
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
@@ -41,6 +42,9 @@ class JobState:
         attempt: The present start or resume, from 1.
         partitioning: Name of the partitioning that is trained on; empty until clients report it.
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
+        columns: What makes features of degrees and columns of the edges, as it travels; None before
+            it is found, or where nodes have features.
+        made_columns: What the columns were, and took.
         basis: Of the features, as it travels; None before it is found, or without one.
         basis_rows: Of which rows it is, where validation nodes chose.
         outcomes: Finished stages.
@@ -60,6 +64,8 @@ class JobState:
     attempt: int = 1
     partitioning: str = ""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
+    columns: np.ndarray | None = None
+    made_columns: MadeColumns | None = None
     basis: np.ndarray | None = None
     basis_rows: ChosenRows | None = None
     outcomes: list[StageOutcome] = field(default_factory=list)
@@ -108,6 +114,7 @@ class JobState:
                 train_s=float(facts["train_s"]),
                 label_facts=tuple(float(fact) for fact in facts.get("label_facts", ())),
                 profile=_record(ChosenProfile, facts.get("profile")),
+                made_columns=_record(MadeColumns, facts.get("columns")),
                 basis_rows=_record(ChosenRows, facts.get("basis_rows")),
                 _restored=checkpoint,
             )
@@ -123,6 +130,8 @@ class JobState:
         return Ticket(job=self.job, attempt=self.attempt, stage=stage, weights_digest=digest)
 
     def _digest(self, stage: int, before: bytes = b"") -> bytes:
+        if self.columns is not None:
+            before = chain_digest(before, self.columns)
         digest = chain_digest(before, self.basis)
         for outcome in self.outcomes[:stage]:
             digest = chain_digest(digest, outcome.weights)
@@ -160,6 +169,7 @@ class JobState:
             "loss": state.loss,
             "best_round": state.best.round_number,
             "best_score": None if state.best.score is None else asdict(state.best.score),
+            **({} if self.made_columns is None else {"columns": asdict(self.made_columns)}),
             "basis": self.basis is not None,
             "basis_rows": None if self.basis_rows is None else asdict(self.basis_rows),
             # Of the weights alone: owners may agree on something else before a resume.
@@ -192,6 +202,8 @@ class JobState:
         """
         if self._restored is None:
             return
+        if self._restored.facts.get("columns"):
+            self.columns = run.read_columns()
         if self._restored.facts.get("basis"):
             self.basis = run.read_basis()
         with named_damage(_CHECKPOINT):

@@ -78,6 +78,11 @@ def basis_path(run: Path) -> Path:
     return run / "model" / "basis.safetensors"
 
 
+def columns_path(run: Path) -> Path:
+    """Return where a run keeps what makes its input features of columns of the edges."""
+    return run / "model" / "columns.safetensors"
+
+
 def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
     """Put a layer at ``path`` as a whole.
 
@@ -96,10 +101,19 @@ def read_basis_file(path: Path) -> tuple[LayerFacts, np.ndarray]:
     Raises:
         CheckpointError: The file is missing, damaged, or holds no basis.
     """
+    return read_flat_file(path, "basis")
+
+
+def read_flat_file(path: Path, name: str) -> tuple[LayerFacts, np.ndarray]:
+    """Read the one flat array of a name that a file holds.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or holds anything else.
+    """
     facts, tensors = read_layer_file(path)
-    if set(tensors) != {"basis"} or tensors["basis"].ndim != 1:
-        raise CheckpointError(f"{path}: holds {sorted(tensors)}; expected one flat basis")
-    return facts, tensors["basis"]
+    if set(tensors) != {name} or tensors[name].ndim != 1:
+        raise CheckpointError(f"{path}: holds {sorted(tensors)}; expected one flat {name}")
+    return facts, tensors[name]
 
 
 def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:

@@ -31,6 +31,7 @@ from retexo_fl.federation.rounds.mask_keys import (
 )
 from retexo_fl.federation.wrappers import wrappers_of
 from retexo_fl.methods.forecasts import forecast_of
+from retexo_fl.methods.pieces.columns.keys import check_structure
 from retexo_fl.methods.pieces.floor.misfit import no_floor
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.fitting import is_left
@@ -123,7 +124,10 @@ def open_attempt(  # noqa: PLR0913 - a training and a prediction open differentl
         told = tuple(masking.counts.values())
     fit = ""
     if fitting is not None and sizes:
+        was = config.boundary_plan
         config, fit = fitted(config, fitting, federation.answers[0], told)
+        if config.boundary_plan != was:
+            federation = federation.along(config.boundary_plan)
         messenger.settle(settled_keys(before, config_values(config)))
         shape = shape_of(federation, config)
     if fitting is not None and "floor" in fitting.chosen:
@@ -199,6 +203,8 @@ def open_training(
 
     def shape_of(federation: Federation, config: RunConfig) -> ModelShape:
         job.check_partitioning(federation.answers[0].partitioning)
+        if federation.is_structural:
+            check_structure(config)
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
         make_aggregator(config.aggregator).check_clients(least)
@@ -209,6 +215,7 @@ def open_training(
             classes=federation.classes,
             edge_features=federation.edge_features,
             relations=federation.relations,
+            is_structural=federation.is_structural,
         )
 
     joined = open_attempt(
@@ -232,6 +239,6 @@ def open_training(
     if not job.label_facts:
         job.label_facts = labels.facts(config)
     warnings = labels.warnings()
-    if joined.federation.is_structural:
+    if joined.federation.is_structural and not joined.schedule.shape.made_columns:
         warnings = (*warnings, "nodes have no features: their degrees stand for them")
     return replace(joined, warnings=warnings)

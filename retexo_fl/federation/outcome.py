@@ -115,6 +115,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         boundary_plan=effective_plan(config),
         engine=config.engine,
         profile=job.profile,
+        columns=job.made_columns,
         basis_rows=job.basis_rows,
         floor=job.chosen_floor,
         test_accuracy=outcome.test.accuracy,

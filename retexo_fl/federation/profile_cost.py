@@ -19,6 +19,7 @@ from retexo_fl.relations import relations_of
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import column_bits
 
 
 def with_costs(
@@ -55,6 +56,7 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
         classes=first.classes,
         edge_features=first.edge_features,
         relations=relations_of(first.relations),
+        is_structural=bool(first.structural),
     )
     # Who has nodes of a use decides who is asked.
     counts = {one.client: {use: int(one.has(use)) for use in USES} for one in answers}
@@ -67,5 +69,11 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
         else level_bytes(vectors, width, config.row_bits) + vectors * (config.row_codec == FIXED8)
         for width in widths
     )
+    columns = sum(
+        vectors * shape.made_columns * item
+        if (bits := column_bits(config, shape, stage)) == 32
+        else level_bytes(vectors, shape.made_columns, bits)
+        for stage in shape.column_stages
+    )
     asked = training_messages(config, shape, counts, forecast=LAZY)
-    return sum(exchanged) + sum(one.payload_bytes for one in asked)
+    return sum(exchanged) + columns + sum(one.payload_bytes for one in asked)

@@ -29,9 +29,11 @@ from retexo_fl.federation.checkpoints import (
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
+    columns_path,
     floor_path,
     layer_path,
     read_basis_file,
+    read_flat_file,
     read_layer_file,
     write_layer_file,
 )
@@ -54,7 +56,7 @@ logger = logging.getLogger(__name__)
 _FILES: Final = (
     r"config\.toml|metrics\.jsonl|status\.json|ledger\.csv|result\.json|report\.html|recipe\.toml"
     r"|checkpoint\.safetensors|checkpoint-ledger-\d+\.csv|flower\.log|devices\.log"
-    r"|model/(?:(?:layer-\d+|basis|floor)\.safetensors)?"
+    r"|model/(?:(?:layer-\d+|columns|basis|floor)\.safetensors)?"
 )
 #: What a run directory holds, with what a process that was killed was writing.
 RUN: Final = Kind(
@@ -262,6 +264,19 @@ class RunDirectory:
     def write_floor(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the last layer that is kept in place of the trained one."""
         write_layer_file(floor_path(self.path), facts, tensors)
+
+    def write_columns(self, columns: np.ndarray, *, features: int, classes: int) -> None:
+        """Write what makes features of columns, as it travels, to ``model/columns.safetensors``."""
+        facts = LayerFacts(stage=0, features=features, classes=classes, is_structural=True)
+        write_layer_file(columns_path(self.path), facts, {"columns": columns})
+
+    def read_columns(self) -> np.ndarray:
+        """Return what :meth:`write_columns` wrote.
+
+        Raises:
+            CheckpointError: The file is missing or damaged.
+        """
+        return read_flat_file(columns_path(self.path), "columns")[1]
 
     def write_basis(self, basis: np.ndarray, *, features: int, classes: int) -> None:
         """Write what features are mapped by, as it travels, to ``model/basis.safetensors``."""

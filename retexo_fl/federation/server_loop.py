@@ -14,6 +14,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from retexo_fl.client.api import Ticket
+from retexo_fl.client.moved import STRUCTURE
 from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import Fitting
 from retexo_fl.federation.asking import (
@@ -41,6 +42,7 @@ from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
     BasisChosen,
+    ColumnsMade,
     ExchangeClosed,
     Finished,
     FloorCompared,
@@ -51,6 +53,7 @@ from retexo_fl.run_log.events import (
     Started,
     Waiting,
 )
+from retexo_fl.run_log.made_columns import MadeColumns
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import named_weights
@@ -192,6 +195,23 @@ class ServerLoop(Follower):
             self.run.take_place()
 
     # ---- what the strategy tells --------------------------------------------------------------
+
+    def columns_made(self, columns: np.ndarray) -> None:
+        """Write what makes features of columns of the edges; record what they took."""
+        known = self._joined.federation
+        self.run.write_columns(columns, features=known.features, classes=known.classes)
+        shape, config = self._joined.schedule.shape, self.config
+        moved = self.job.ledger.sum(kind="boundary", purpose=STRUCTURE)
+        made = MadeColumns(
+            columns=shape.made_columns,
+            degrees=(shape.features - shape.made_columns),
+            steps=shape.column_steps,
+            bits=config.structure_bits,
+            bytes_between_clients=moved.payload,
+        )
+        self.job.made_columns = made
+        self.run.log.record(ColumnsMade(made=made, bytes_payload=self._payload_bytes()))
+        self._begin_rounds()
 
     def basis_found(self, basis: np.ndarray, chosen: ChosenRows | None) -> None:
         """Write the basis, as a layer before the first; record how its rows were chosen."""

@@ -23,9 +23,11 @@ from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
+    columns_path,
     floor_path,
     layer_path,
     read_basis_file,
+    read_flat_file,
     read_layer_file,
 )
 from retexo_fl.federation.resume_checks import check_no_plugins
@@ -35,6 +37,7 @@ from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recip
 from retexo_fl.layers.named import layer_class
 from retexo_fl.relations import Relations, relations_of
 from retexo_fl.training.basis import BasisForm
+from retexo_fl.training.columns import ColumnMap
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights, named_weights
 
@@ -52,6 +55,7 @@ class TrainedModel:
         recipe: Digest of the recipe that made the input features; empty without one.
         label_facts: Of a regression, mean and scale of the labels that it was trained on.
         is_structural: Its input features are made of the edges.
+        columns: What makes them of columns, as it travels; None where they are degrees alone.
     """
 
     run: Path
@@ -62,6 +66,7 @@ class TrainedModel:
     recipe: str = ""
     label_facts: tuple[float, ...] = ()
     is_structural: bool = False
+    columns: np.ndarray | None = None
 
     @property
     def digest(self) -> str:
@@ -80,6 +85,8 @@ class TrainedModel:
             "link_head",
             "is_weightless",
             "relations",
+            "made_columns",
+            "column_steps",
         ):
             if not shape[name]:
                 del shape[name]
@@ -93,7 +100,8 @@ class TrainedModel:
             **({"is_structural": True} if self.is_structural else {}),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        for weights in (*([] if self.basis is None else [self.basis]), *self.weights):
+        made = [one for one in (self.columns, self.basis) if one is not None]
+        for weights in (*made, *self.weights):
             digest.update(weights.tobytes())
         return digest.hexdigest()
 
@@ -124,7 +132,7 @@ class TrainedModel:
     def job(self, name: str) -> JobState:
         """Return a job of which all stages are done: with the layers of this model."""
         outcomes = [StageOutcome.untrained(*of_stage) for of_stage in enumerate(self.weights)]
-        return JobState(job=name, basis=self.basis, outcomes=outcomes)
+        return JobState(job=name, columns=self.columns, basis=self.basis, outcomes=outcomes)
 
     def check_fits(
         self,
@@ -213,6 +221,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         classes=first.classes,
         edge_features=first.edge_features,
         relations=relations_of(first.relations),
+        is_structural=first.is_structural,
     )
     if keeps_floor:
         # The file is that of the trained layer; beneath a floor it passes on what it reads.
@@ -244,7 +253,20 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         recipe=first.recipe,
         label_facts=first.label_facts,
         is_structural=first.is_structural,
+        columns=_read_columns(run, shape) if shape.made_columns else None,
     )
+
+
+def _read_columns(run: Path, shape: ModelShape) -> np.ndarray:
+    source = columns_path(run)
+    try:
+        _, columns = read_flat_file(source, "columns")
+        ColumnMap.decode(
+            columns, degrees=(shape.features - shape.made_columns), columns=shape.made_columns
+        )
+    except (CheckpointError, RemoteProtocolError) as error:
+        raise RunDirectoryError(f"{source}: {error}") from error
+    return columns
 
 
 def _keeps_floor(run: Path) -> bool:

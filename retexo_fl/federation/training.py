@@ -45,6 +45,9 @@ class Follower:
     ``retexo run`` writes its run directory in a subclass.
     """
 
+    def columns_made(self, columns: np.ndarray) -> None:
+        """See what makes features of columns of the edges, as it travels."""
+
     def basis_found(self, basis: np.ndarray, chosen: ChosenRows | None) -> None:
         """See the basis of the features, as it travels, and how its rows were chosen."""
 

@@ -15,6 +15,7 @@ from retexo_fl.progress.steps import Step
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import (
     BasisChosen,
+    ColumnsMade,
     Event,
     ExchangeClosed,
     Finished,
@@ -128,7 +129,7 @@ class LiveTable(LiveView):
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     head = Text(_head(course, names), style="bold")
-    choices = (course.chosen_rows, course.chosen_floor)
+    choices = (course.made_columns, course.chosen_rows, course.chosen_floor)
     chosen = [choice.sentence for choice in choices if choice is not None]
     profile = [Text(line, style="dim") for line in [*_profile_of(course), *chosen]]
     warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
@@ -274,7 +275,7 @@ def _plain_line(
             return "\n".join([*_warned(warnings), _summary(course)])
         case Waiting():
             return _plain_wait(event)
-        case BasisChosen(chosen=chosen):
+        case ColumnsMade(made=chosen) | BasisChosen(chosen=chosen):
             line = chosen.sentence
         case FloorCompared(chosen=floor):
             line = plain_text(floor.sentence)

@@ -47,9 +47,10 @@ def header(run: RunRecord) -> str:
     ]
     profile = result.profile if result else run.course.profile
     lines = [" · ".join(fact for fact in facts if fact)]
+    made = result.columns if result else run.course.made_columns
     rows = result.basis_rows if result else run.course.chosen_rows
     floor = result.floor if result else run.course.chosen_floor
-    lines += [choice.sentence for choice in (profile, rows, floor) if choice is not None]
+    lines += [choice.sentence for choice in (profile, made, rows, floor) if choice is not None]
     paragraphs = "".join(f'<p class="facts">{escape(line)}</p>' for line in lines)
     return (
         f"<header><div><h1>{escape(dataset)}</h1>"
@@ -251,18 +252,26 @@ def _by_stage(run: RunRecord) -> str:
     by_place = run.ledger.grouped("layer", "kind")
     layers = sorted({account.layer for account, _ in run.ledger.lines()})
     kinds = [kind for kind in KINDS if kind in run.ledger.totals()["payload"]]
+    made = {account.layer for account, _ in run.ledger.lines() if account.purpose == "structure"}
+    steps = {layer: step for step, layer in enumerate(sorted(made), start=1)}
     rows = []
     for layer in layers:
         moved = [by_place.get((layer, kind), Volume()) for kind in kinds]
         rows.append(
             [
-                markup.words(f"stage {layer}" if layer >= 0 else "outside stages"),
+                markup.words(_stage_name(layer, steps)),
                 *(markup.size(volume.payload) for volume in moved),
                 markup.count(sum(volume.messages for volume in moved)),
             ]
         )
     columns = ("payload", *(_name(kind) for kind in kinds), "messages")
     return markup.folded("Payload by stage", markup.table("Payload by stage", columns, rows))
+
+
+def _stage_name(layer: int, steps: Mapping[int, int]) -> str:
+    if layer in steps:
+        return f"columns, step {steps[layer]}"
+    return f"stage {layer}" if layer >= 0 else "outside stages"
 
 
 #: Keys of what is counted as it is coded, under raw, too.

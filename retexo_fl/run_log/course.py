@@ -13,6 +13,7 @@ from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import (
     BasisChosen,
+    ColumnsMade,
     Event,
     ExchangeClosed,
     Finished,
@@ -26,6 +27,7 @@ from retexo_fl.run_log.events import (
     TriedCandidate,
     Waiting,
 )
+from retexo_fl.run_log.made_columns import MadeColumns
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.units import format_metric, format_share
 
@@ -173,6 +175,7 @@ class RunCourse:
         attempts: How many have begun to train.
         metric: By which weights are selected.
         profile: Of the run; None where its keys were given without any.
+        made_columns: What stands for features where nodes have none; else None.
         chosen_rows: Of which rows its basis is, where validation nodes chose.
         chosen_floor: What was kept at the end, likewise.
         moved_bytes: Payload bytes of the run.
@@ -193,6 +196,7 @@ class RunCourse:
         self.attempts = 0
         self.metric = "accuracy"
         self.profile: ChosenProfile | None = None
+        self.made_columns: MadeColumns | None = None
         self.chosen_rows: ChosenRows | None = None
         self.chosen_floor: ChosenFloor | None = None
         self.moved_bytes: int | None = None
@@ -269,6 +273,8 @@ class RunCourse:
         elif isinstance(event, Finished):
             self.end = event
             self.warnings += event.warnings
+        elif isinstance(event, ColumnsMade):
+            self.made_columns = event.made
         elif isinstance(event, BasisChosen):
             self.chosen_rows = event.chosen
         elif isinstance(event, FloorCompared):

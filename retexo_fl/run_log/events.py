@@ -16,6 +16,7 @@ from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.json_form import OMITTED, read
+from retexo_fl.run_log.made_columns import MadeColumns
 from retexo_fl.run_log.profile import ChosenProfile
 
 #: Stages of a run; more are damage.
@@ -117,6 +118,14 @@ class Moved(Event):
     """Base of events with the payload bytes that the run has moved so far."""
 
     bytes_payload: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsMade(Moved):
+    """Columns of the edges are made, where nodes have no features."""
+
+    name: ClassVar[str] = "columns_made"
+    made: MadeColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +297,15 @@ EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            *(Started, RoundsLost, Waiting, BasisChosen, FloorCompared, ExchangeClosed),
+            *(
+                Started,
+                RoundsLost,
+                Waiting,
+                ColumnsMade,
+                BasisChosen,
+                FloorCompared,
+                ExchangeClosed,
+            ),
             *(RoundClosed, StageClosed, RowsCounted, Finished),
         )
     }

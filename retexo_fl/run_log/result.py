@@ -15,6 +15,7 @@ from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
+from retexo_fl.run_log.made_columns import MadeColumns
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.units import format_bytes, format_duration
 
@@ -155,6 +156,7 @@ class Result:
         dataset: Name of the graph; the next five are the configuration's, ``boundary_plan`` as it
             took effect.
         profile: The profile of the run; None where its keys were given without any.
+        columns: What stood for features where nodes have none, and what it took; else None.
         basis_rows: Of which rows its basis is, where validation nodes chose.
         floor: What was kept at the end, likewise.
         test_accuracy: Of the selected model on all test nodes; None without any.
@@ -189,6 +191,7 @@ class Result:
     boundary_plan: str = ""
     engine: str
     profile: ChosenProfile | None = field(default=None, metadata=OMITTED)
+    columns: MadeColumns | None = field(default=None, metadata=OMITTED)
     basis_rows: ChosenRows | None = field(default=None, metadata=OMITTED)
     floor: ChosenFloor | None = field(default=None, metadata=OMITTED)
     test_accuracy: float | None

@@ -20,6 +20,13 @@ from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
 from retexo_fl.training.candidates import candidates_of
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
+from retexo_fl.training.columns import (
+    MASKED_BITS,
+    NUM_BOUNDS,
+    degree_values,
+    map_values,
+    product_values,
+)
 from retexo_fl.training.ridge import MASKED_GRAM_BITS
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.volume import Forecast, masked_update_bytes, solved_values
@@ -156,6 +163,7 @@ class _Messages:
             yield Asked(stage=-1, purpose="keys", clients=self._everyone, down=keys)
             yield Asked(stage=-1, purpose="counts", clients=self._everyone)
             yield Asked(stage=-1, purpose="labels", clients=self._everyone)
+        yield from self._columns()
         yield from self._basis()
         if self._shape.passes_sums:
             yield from self._solved(sizes[-1])
@@ -173,6 +181,40 @@ class _Messages:
         yield Asked(stage=len(sizes) - 1, purpose="test", clients=self._everyone, down=(tested,))
         if self._masked:
             yield Asked(stage=len(sizes) - 1, purpose="end", clients=self._everyone)
+
+    def _columns(self) -> Iterator[Asked]:
+        """Yield the questions for columns of the edges; a step's vectors follow those before."""
+        shape, everyone = self._shape, self._everyone
+        stages = shape.column_stages
+        if not stages:
+            return
+        interval = Record(array_bytes=NUM_BOUNDS * self._item)
+        yield self._structure(
+            stages[0], degree_values(shape.features - shape.made_columns), Record()
+        )
+        for stage in stages[:-1]:
+            ahead = Asked(stage=stage, purpose="publish", clients=everyone, down=(interval,))
+            if self._go_along:
+                yield from self._after_exchange(interval, ahead)
+            else:
+                yield from self._exchange(stage, interval)
+        last = self._structure(stages[-1], product_values(shape.made_columns), interval)
+        yield from self._after_exchange(interval, last)
+        down = Record(
+            array_bytes=self._item
+            * map_values((shape.features - shape.made_columns), shape.made_columns)
+        )
+        yield Asked(stage=stages[-1], purpose="structure", clients=everyone, down=(down,))
+
+    def _structure(self, stage: int, values: int, down: Record) -> Asked:
+        return Asked(
+            stage=stage,
+            purpose="structure",
+            clients=self._everyone,
+            down=(down,),
+            up=(self._summed(values, 32, masked_bits=MASKED_BITS),),
+            training=frozenset(self._everyone),
+        )
 
     def _basis(self) -> Iterator[Asked]:
         """Yield the questions for a basis: the mean, then one block after the other."""

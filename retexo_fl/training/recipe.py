@@ -17,8 +17,9 @@ from typing import ClassVar, Final, Self
 import numpy as np
 import torch
 
-from retexo_fl.config import GOALS, RunConfig
+from retexo_fl.config import GOALS, RunConfig, config_values
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.exchange import wire_codec
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
 from retexo_fl.training.judging import NUMBER_SUMS, confusion_length
@@ -371,3 +372,20 @@ class _Links(_Labels):
 _OBJECTIVES: Final[Mapping[str, type[Objective]]] = MappingProxyType(
     {"classes": _Classes, "multi-label": _Labels, "regression": _Numbers, "links": _Links}
 )
+
+
+def check_factors(config: RunConfig) -> None:
+    """Refuse to round numbers that rows are multiplied by as if they were values of the rows.
+
+    Raises:
+        ConfigurationError: They would be.
+    """
+    if not layer_class(config.model).num_factors:
+        return
+    values = config_values(config)
+    for key, exact in (("row-bits", 32), ("codec", wire_codec(config.codec))):
+        if (given := values[key]) != exact:
+            raise ConfigurationError(
+                f"{key}: {given} does not go with model {config.model}, whose rows have their "
+                f"nodes' degrees beside them; expected {exact}"
+            )

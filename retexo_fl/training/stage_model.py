@@ -22,9 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from retexo_fl.config import RunConfig, config_values
-from retexo_fl.errors import ConfigurationError
-from retexo_fl.exchange import wire_codec
+from retexo_fl.config import RunConfig
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
@@ -39,7 +37,7 @@ from retexo_fl.training.model_checks import (
     is_solvable,
     relations_read,
 )
-from retexo_fl.training.recipe import objective_of
+from retexo_fl.training.recipe import check_factors, objective_of
 
 #: Models that a thread has at once for clients in turn: those of a stage, of the one before, and of
 #: a floor.
@@ -72,6 +70,7 @@ class ModelShape:
         wants_floor: A model of the same rows that is solved for is compared with the trained one.
         edge_features: A, attributes of each edge; 0 for layers that read none.
         relations: Types of nodes and relations, of a model that reads them; None of others.
+        made_columns: Features made of edges (:mod:`.columns`) by ``column_steps``; 0 of others.
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
             are classified. With it a layer is trained one stage after the one before which its
@@ -97,6 +96,8 @@ class ModelShape:
     relations: Relations | None = None
     is_weightless: bool = False
     link_head: str = ""
+    made_columns: int = 0
+    column_steps: int = 0
 
     @classmethod
     def of(
@@ -107,6 +108,7 @@ class ModelShape:
         classes: int,
         edge_features: int = 0,
         relations: Relations | None = None,
+        is_structural: bool = False,
     ) -> Self:
         """Take the sizes of a configuration for data with so many features (``inputs``).
 
@@ -114,12 +116,13 @@ class ModelShape:
             ConfigurationError: The model has no basis of such rows, or cannot be solved for, or
                 trained on links.
         """
-        _check_factors(config)
+        check_factors(config)
         objective = objective_of(config)
         objective.check_model(config.model)
         algorithm = config.traits
         relations = relations_read(config, relations, inputs)
         is_weightless = not algorithm.trains
+        makes_columns = is_structural and config.structure == "columns" and algorithm.trains
         if is_weightless:
             inputs = classes
         before, solves = 0, config.solver == "ridge"
@@ -157,6 +160,8 @@ class ModelShape:
             relations=relations,
             is_weightless=is_weightless,
             link_head=objective.link_head,
+            made_columns=config.structure_columns if makes_columns else 0,
+            column_steps=config.structure_steps if makes_columns else 0,
         )
 
     @classmethod
@@ -168,6 +173,7 @@ class ModelShape:
             classes=config.goal.outputs or part.num_classes,
             edge_features=part.edge_values.num_attributes,
             relations=part.relations,
+            is_structural=part.is_structural,
         )
 
     @property
@@ -218,6 +224,11 @@ class ModelShape:
         return {self.stages: (self.floor, self.layers - 1)} if self.has_floor else {}
 
     @property
+    def column_stages(self) -> range:
+        """Stages after all others: before each crosses what a step makes of columns."""
+        return range(self.stages + 1, self.stages + max(self.column_steps, 1))
+
+    @property
     def outputs(self) -> int:
         """Width of what a stage's loss is of: C logits, or the embedding of a link's end."""
         return self.hidden if self.link_head else self.classes
@@ -247,6 +258,8 @@ class ModelShape:
 
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""
+        if stage in self.column_stages:
+            return self.made_columns
         beside = layer_class(self.model).num_factors
         if not stage:
             return beside + (self.features if self.basis_of_sums else self.inputs)
@@ -287,19 +300,6 @@ class ModelShape:
                 trains_all=not self.heads_between,
             ),
         )
-
-
-def _check_factors(config: RunConfig) -> None:
-    """Refuse to round numbers that rows are multiplied by as if they were values of the rows."""
-    if not layer_class(config.model).num_factors:
-        return
-    values = config_values(config)
-    for key, exact in (("row-bits", 32), ("codec", wire_codec(config.codec))):
-        if (given := values[key]) != exact:
-            raise ConfigurationError(
-                f"{key}: {given} does not go with model {config.model}, whose rows have their "
-                f"nodes' degrees beside them; expected {exact}"
-            )
 
 
 class StageModel(torch.nn.Module):

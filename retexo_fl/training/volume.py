@@ -25,6 +25,14 @@ from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
+from retexo_fl.training.columns import (
+    MASKED_BITS,
+    NUM_BOUNDS,
+    bits_of_step,
+    degree_values,
+    map_values,
+    product_values,
+)
 from retexo_fl.training.floor import read_columns
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values, judged_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
@@ -179,6 +187,27 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
     up = features * (1 + bool(both) + classes * (blocks + both))
     down = features * (blocks + both + classes * (blocks - 1 + max(0, both - 1)))
     return up, down, features * (1 + shape.inputs)
+
+
+def column_values(shape: ModelShape) -> tuple[int, int, int]:
+    """Return what columns of the edges take in values; nothing where nodes have features.
+
+    Returns:
+        Sums from each client; what each of them gets; what crosses for each vector of an exchange.
+    """
+    if not shape.made_columns:
+        return 0, 0, 0
+    degrees, columns = (shape.features - shape.made_columns), shape.made_columns
+    up = degree_values(degrees) + product_values(columns)
+    # The interval goes with each step, and with the second sums.
+    down = NUM_BOUNDS * shape.column_steps + map_values(degrees, columns)
+    return up, down, len(shape.column_stages) * columns
+
+
+def column_bits(config: RunConfig, shape: ModelShape, stage: int) -> int:
+    """Return the bits of a value in the vectors that cross before a stage of columns."""
+    step = stage - shape.column_stages[0] + 1
+    return bits_of_step(step, steps=shape.column_steps, bits=config.structure_bits)
 
 
 def comparison_values(shape: ModelShape) -> tuple[int, int]:
@@ -399,7 +428,7 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
     for question in _masked_questions(shape, size):
         total += question
     # Where features are mapped after they crossed, that they are there is asked twice.
-    exchanges = len(size.stages) + shape.basis_of_sums
+    exchanges = len(size.stages) + shape.basis_of_sums + len(shape.column_stages)
     told = size.asked() * exchanges * _moved_bytes(size.moved[0])
     return total + MaskedVolume(beside=told)
 
@@ -428,6 +457,13 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
     nodes, (in_round, in_evaluation) = Beside(counts=1), size.moved[1:] or (0, 0)
     features, blocks = shape.features, shape.basis_blocks
+    if shape.made_columns:
+        for values in (
+            degree_values(shape.features - shape.made_columns),
+            product_values(shape.made_columns),
+        ):
+            numbers_bytes = Ring(MASKED_BITS).size(values)
+            yield from asked(size.asked("nodes"), nodes, numbers_bytes=numbers_bytes)
     if blocks:
         both = probe_blocks(shape)
         kinds = len(KINDS) if both else 1

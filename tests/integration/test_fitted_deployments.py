@@ -83,6 +83,13 @@ def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
     assert crossed[0] == crossed[1]
 
 
+def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
+    graph = "synthetic:nodes=120,edges=400,classes=3,features=40,homophily=0.9"
+    run = deployed(tmp_path, graph, clients=3, model="sage")
+    assert run.config.boundary_plan == "cover"
+    assert model_bytes(run.path) == model_bytes(here(tmp_path, graph, clients=3, model="sage").path)
+
+
 def test_a_client_that_does_not_tell_leaves_the_profile_as_it_is(tmp_path: Path) -> None:
     run = deployed(tmp_path, DENSE, {"tell-sizes": False}, clients=2)
     assert (run.config.optimizer, run.config.basis_rows) == ("lbfgs", "own")

@@ -29,6 +29,19 @@ class TestLean(MethodContract):
     bytes_are_planned = False
 
 
+class TestColumns(MethodContract):
+    keys: ClassVar = {
+        **{"features": "none", "structure_columns": 8, "structure_steps": 4, "structure_bits": 32},
+        **{"rounds": 12, "learning_rate": 0.05},
+    }
+    no_quorum = "min-clients: 2 does not go with structure columns, .*; expected 0, or structure"
+
+
+class TestColumnsEndToEnd(MethodContract):
+    keys: ClassVar = {**TestColumns.keys, "algorithm": "standard"}
+    no_quorum = "min-clients: 2 .* algorithm standard, whose .* in every round; expected 0"
+
+
 class TestStandard(MethodContract):
     keys: ClassVar = {"algorithm": "standard"}
     no_quorum = "min-clients: 2 .* algorithm standard, whose .* in every round; expected 0"

@@ -107,6 +107,10 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "split": Tried("random:0.5/0.2/0.3", LEAN),
         "task": Tried("links", LEFT, {"split": None}),
         "feature-normalisation": Tried("row", LEAN),
+        "structure": Tried("degrees", LEAN),
+        "structure-columns": Tried(32, LEAN),
+        "structure-steps": Tried(8, LEAN),
+        "structure-bits": Tried(8, LEAN),
         # The method.
         "algorithm": Tried("drop", LEFT),
         "model": Tried("sage-pool", LEFT),

@@ -12,12 +12,12 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.client.part import with_structure
 from retexo_fl.client.preparation import load_parts, make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph import open_partition, write_partitions
 from retexo_fl.graph.parts.peers import peers_of
+from retexo_fl.training.columns import with_structure
 from tests.support.cli import CommandLine
 
 with warnings.catch_warnings():
@@ -85,7 +85,7 @@ def test_all_sources_give_the_same_parts(tmp_path: Path) -> None:
 
 
 def test_degrees_stand_for_features(tmp_path: Path) -> None:
-    parts = load_parts(RunConfig(**as_npz(tmp_path), **KEYS))
+    parts = load_parts(RunConfig(**as_npz(tmp_path), **KEYS, structure="degrees"))
     for part in parts:
         assert part.is_structural
         expected = np.log1p(np.diff(part.indptr)).astype(np.float32)
@@ -93,17 +93,17 @@ def test_degrees_stand_for_features(tmp_path: Path) -> None:
 
 
 def test_parts_on_disk_have_none(tmp_path: Path) -> None:
-    parts = load_parts(RunConfig(**as_npz(tmp_path), **KEYS))
+    parts = load_parts(RunConfig(**as_npz(tmp_path), **KEYS, structure="degrees"))
     write_partitions(parts, tmp_path / "parts")
     stored = open_partition(tmp_path / "parts" / "part-0")
     assert stored.num_features == 0
     assert peers_of([stored]).num_features == 0
-    again = with_structure(stored)
+    again = with_structure(stored, RunConfig(**KEYS, structure="degrees"))
     assert again.features.tolist() == parts[0].features.tolist()
 
 
 def test_directions_have_a_degree_each(tmp_path: Path) -> None:
-    keys = {**KEYS, "edges_are": "directed", "model": "dir-sage"}
+    keys = {**KEYS, "edges_are": "directed", "model": "dir-sage", "structure": "degrees"}
     for part in load_parts(RunConfig(**as_npz(tmp_path), **keys)):
         assert part.features.shape == (part.num_inner, 2)
 
@@ -116,7 +116,9 @@ def test_a_run_and_its_predictions(
     graph = ("--dataset", "ring", "--data-dir", tmp_path)
     as_npz(tmp_path, x=np.ones((NODES, 1)))
     keys = ("--split", KEYS["split"], "--clients", "2", "--rounds", "2", "--model", "gcn")
-    ended = retexo("run", *graph, *keys, "--features", "none", "--out", "run")
+    ended = retexo(
+        "run", *graph, *keys, "--features", "none", "--structure", "degrees", "--out", "run"
+    )
     assert ended.code == 0
     assert "nodes have no features: their degrees stand for them" in ended.err
     refused = retexo("predict", "run", *graph, "--out", "found")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION: Final = 20
+MESSAGE_VERSION: Final = 21
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 AnswerT = TypeVar("AnswerT")

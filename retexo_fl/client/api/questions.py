@@ -19,7 +19,9 @@ from retexo_fl.client.api.rounds import (
     CHOICE,
     EVALUATE,
     GRAM,
+    STRUCTURE,
     TRAIN,
+    WHITEN,
     EvaluateRequest,
     MaskedAnswer,
 )
@@ -32,7 +34,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
         question.name: question
         for question in (
             *(HELLO, INTRODUCE, BASIS, CHOICE, PUBLISH, RELAY, COLLECT),
-            *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
+            *(STRUCTURE, WHITEN, GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
             *(SUMMARY, COLUMNS, COLUMN_SUMS, RECIPE),
             *(KEYS, COUNTS, LABELS, END),
         )
@@ -40,7 +42,8 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
 )
 #: Answered by sums, which may be masked.
 _SUMMED: Final = frozenset(
-    question.request for question in (BASIS, CHOICE, GRAM, COUNTS, LABELS, TRAIN, EVALUATE, PREDICT)
+    question.request
+    for question in (BASIS, CHOICE, STRUCTURE, GRAM, COUNTS, LABELS, TRAIN, EVALUATE, PREDICT)
 )
 _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}
 

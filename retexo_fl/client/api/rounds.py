@@ -248,6 +248,45 @@ class ChoiceAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StructureRequest(Request["StructureAnswer"]):
+    """Add up over all nodes what columns that stand for features are scaled by.
+
+    Attributes:
+        ticket: ``round`` is 0 for sums of degrees (:func:`.degree_sums`), then the steps, for
+            products of columns with each other (:func:`.product_sums`).
+        weights: The interval (:class:`.Interval`); None for sums of degrees.
+        steps: As in :class:`BasisRequest`.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray | None = None
+    steps: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructureAnswer:
+    """Sums, flat, and over how many nodes."""
+
+    sums: np.ndarray
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhitenRequest(Request["WhitenAnswer"]):
+    """Make features of degrees and columns by ``weights``, a :class:`.ColumnMap` as it travels."""
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhitenAnswer:
+    """How many features each node has now."""
+
+    features: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GramRequest(Request["GramAnswer"]):
     """Add up the products of what the last layer reads of the train nodes; ``ticket`` is its stage.
 
@@ -274,9 +313,9 @@ class MaskedAnswer:
     """An answer of which only the sum over a whole cohort can be read.
 
     It takes the place of a :class:`TrainAnswer`, :class:`EvaluateAnswer`, :class:`BasisAnswer`,
-    :class:`ChoiceAnswer`, :class:`GramAnswer`, :class:`CountsAnswer`, :class:`LabelsAnswer` or
-    :class:`PredictAnswer`, as :mod:`retexo_fl.client.masked_answers` has their numbers. A
-    :class:`ColumnSumsRequest` has no other answer.
+    :class:`ChoiceAnswer`, :class:`StructureAnswer`, :class:`GramAnswer`, :class:`CountsAnswer`,
+    :class:`LabelsAnswer` or :class:`PredictAnswer`, as :mod:`retexo_fl.client.masked_answers` has
+    their numbers. A :class:`ColumnSumsRequest` has no other answer.
 
     Attributes:
         numbers: uint8, packed numbers of the answer's array, masked; may be empty. Of tables one
@@ -299,5 +338,7 @@ class MaskedAnswer:
 BASIS: Final = Question("basis", "query.basis", BasisRequest, BasisAnswer)
 CHOICE: Final = Question("choice", "query.choice", ChoiceRequest, ChoiceAnswer)
 GRAM: Final = Question("gram", "query.gram", GramRequest, GramAnswer)
+STRUCTURE: Final = Question("structure", "query.structure", StructureRequest, StructureAnswer)
+WHITEN: Final = Question("whiten", "query.whiten", WhitenRequest, WhitenAnswer)
 TRAIN: Final = Question("train_layer", "train.layer", TrainRequest, TrainAnswer)
 EVALUATE: Final = Question("evaluate_layer", "evaluate.layer", EvaluateRequest, EvaluateAnswer)

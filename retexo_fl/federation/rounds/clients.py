@@ -15,7 +15,7 @@ from retexo_fl.client.api import (
     Request,
     Ticket,
 )
-from retexo_fl.client.moved import EXCHANGE
+from retexo_fl.client.moved import EXCHANGE, STRUCTURE
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.asking import SUM, WaitPolicy, Who, members
@@ -111,7 +111,7 @@ class Clients:
     def _count_stage(self, ticket: Ticket, client: int, traffic: Traffic, direction: str) -> None:
         # An agent sends the sum of the attempt each time: an answer may be lost, or sent again.
         enter = self.ledger.raise_to if self.policy.clients_return else self.ledger.add
-        for account, volume in _entries(ticket, client, traffic, direction, EXCHANGE):
+        for account, volume in _entries(ticket, client, traffic, direction, _purpose(ticket)):
             enter(account, volume)
 
     def vectors(self, ticket: Ticket, published: Iterable[PublishAnswer]) -> int | None:
@@ -191,7 +191,9 @@ class MaskedClients(Clients):
                 )
             both = moved.by_purpose[EXCHANGE]
             for direction, traffic in (("out", both.sent), ("in", both.received)):
-                for account, volume in _entries(ticket, cohort, traffic, direction, EXCHANGE):
+                for account, volume in _entries(
+                    ticket, cohort, traffic, direction, _purpose(ticket)
+                ):
                     self.ledger.add(account, volume)
             exchange.vectors += moved.vectors
             untold.difference_update(cohort)
@@ -211,6 +213,11 @@ class MaskedClients(Clients):
         for cohort, moved in self.masking.moved(type(request), told):
             for purpose, traffic in moved.by_purpose.items():
                 self.count_round(request.ticket, cohort, traffic, purpose=purpose)
+
+
+def _purpose(ticket: Ticket) -> str:
+    """Return what an exchange before a stage was for; columns have a number for each step."""
+    return STRUCTURE if ticket.round else EXCHANGE
 
 
 def _entries(

@@ -16,6 +16,7 @@ from retexo_fl.training.volume import (
     PredictedVolume,
     TrainingSize,
     basis_values,
+    column_values,
     comparison_values,
     item_bytes,
     parameters_by_stage,
@@ -39,10 +40,12 @@ class LazyForecast(Forecast):
         stage's exchange; those of the last stage for the test. A basis of the features comes before
         all that. Where the last layer is solved for, no stage has rounds: each client answers sums
         of products once. A stage that is trained as something else, too, has as many rounds again
-        at most. What a floor of the model takes comes after the last stage.
+        at most. What a floor of the model takes comes after the last stage. Where nodes have no
+        features, columns of the edges come first.
         """
         basis_up, basis_down, basis = basis_values(shape)
         comparison_up, comparison_down = comparison_values(shape)
+        columns_up, columns_down, columns = column_values(shape)
         parameters = self.parameters(shape)
         item = item_bytes(shape)
         crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
@@ -63,9 +66,11 @@ class LazyForecast(Forecast):
             tested = of_floor if size.tests_floor else tested
         beyond += size.clients * (tested + basis) + size.training_clients * basis_down
         beyond += size.asked_clients * comparison_down
+        beyond += size.clients * columns_down
+        grams += size.clients * columns_up
         sums = size.training_clients * basis_up + size.asked_clients * comparison_up + grams
         return PredictedVolume(
-            boundary_training=item * size.vectors * crossing,
+            boundary_training=item * size.vectors * (crossing + columns),
             boundary_evaluation=0,
             updates_up=item * (size.training_clients * updates + sums),
             weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),
@@ -107,4 +112,4 @@ class LazyForecast(Forecast):
     ) -> int:
         """See :class:`.Forecast`."""
         del size
-        return sum(map(coded, range(shape.stages)))
+        return sum(map(coded, (*range(shape.stages), *shape.column_stages)))

@@ -1,5 +1,6 @@
 """Lazy message passing, from the moment when all clients are known to the test.
 
+    columns       where nodes have no features: made of the edges, step by step
     basis         where features become coordinates: their sums, then one block after the other
     for each stage m:
         publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
@@ -21,11 +22,13 @@ from __future__ import annotations
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.training import Script, StageLoop, Training
 from retexo_fl.methods.pieces.basis.script import find_basis
+from retexo_fl.methods.pieces.columns.script import make_columns
 from retexo_fl.methods.pieces.floor.script import compare_with_floor
 
 
 def lazy(training: Training) -> Script:
     """Train one stage after the other; rows cross before the rounds of a stage, not within them."""
+    make_columns(training)
     find_basis(training)
     for stage in training.stages:
         if training.is_done(stage):

@@ -274,6 +274,9 @@ class PredictionLoop(Follower):
         if self._step != (stage, purpose):
             self._step, self._answers = (stage, purpose), 0
         self._answers += 1
+        if stage >= self.model.shape.stages:
+            # Of columns on their way; what is shown are exchanges of stages.
+            return
         now = time.monotonic()
         if purpose in {"publish", "predict"} and now - self._told_at_s >= _BETWEEN_EVENTS_S:
             self._told_at_s = now

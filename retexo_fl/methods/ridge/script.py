@@ -1,5 +1,6 @@
 """The last layer without training: by ridge regression, from sums.
 
+    columns    as in lazy training
     basis      as in lazy training
     for each stage m:
         publish, collect
@@ -25,6 +26,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.training import Script, Training
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.methods.pieces.basis.script import find_basis
+from retexo_fl.methods.pieces.columns.script import make_columns
 from retexo_fl.training.floor import read_columns
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, fit, gram_values, validated_fit
 from retexo_fl.training.stage_model import ModelShape, flat_weights
@@ -33,6 +35,7 @@ from retexo_fl.training.volume import solved_values
 
 def ridge(training: Training) -> Script:
     """Have the rows of all stages cross, then solve for the last layer; no stage has rounds."""
+    make_columns(training)
     find_basis(training)
     *before, last = training.stages
     for stage in before:

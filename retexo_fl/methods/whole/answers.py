@@ -26,12 +26,13 @@ from retexo_fl.client.rounds import AnyAnswer, TrainingClient
 from retexo_fl.client.sealing import Found
 from retexo_fl.client.trainers import WholeTrainer
 from retexo_fl.ledger import PeerTraffic
+from retexo_fl.methods.pieces.columns.answers import ColumnClient
 from retexo_fl.training.boundary_sampling import BoundarySampling
 from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.rounds import Steps, run_alone
 
 
-class EndToEndClient(TrainingClient):
+class EndToEndClient(ColumnClient, TrainingClient):
     """Answers as :class:`.TrainingClient` does, with one stage that holds the whole model.
 
     The features of boundary nodes are exchanged once, as lazy training does. What is exchanged

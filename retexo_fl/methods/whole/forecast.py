@@ -15,6 +15,7 @@ from retexo_fl.training.volume import (
     Forecast,
     PredictedVolume,
     TrainingSize,
+    column_values,
     item_bytes,
     model_parameters,
 )
@@ -111,12 +112,14 @@ class DropForecast(_EndToEnd):
         """Predict weights and updates; nothing else crosses."""
         parameters = item_bytes(shape) * model_parameters(shape)
         rounds = max(size.rounds)
+        up, down, _ = (item_bytes(shape) * values for values in column_values(shape))
         return PredictedVolume(
             boundary_training=0,
             boundary_evaluation=0,
-            updates_up=size.training_clients * rounds * parameters,
+            updates_up=size.training_clients * rounds * parameters + size.clients * up,
             weights_training=size.weights_of_rounds(rounds, parameters),
-            weights_beyond=(size.validation_clients + size.clients) * parameters,
+            weights_beyond=(size.validation_clients + size.clients) * parameters
+            + size.clients * down,
         )
 
     def sentence(self, config: RunConfig, *, vectors: int, drawn: int | None) -> str:
@@ -153,12 +156,13 @@ def _exchanging_volume(
     """Complete the volume of a training whose clients exchange in every round."""
     rounds, item = max(size.rounds), item_bytes(shape)
     parameters = item * size.clients * model_parameters(shape)
+    up, down, columns = (item * values for values in column_values(shape))
     return PredictedVolume(
-        boundary_training=boundary_training,
+        boundary_training=boundary_training + size.vectors * columns,
         boundary_evaluation=item * size.vectors * (rounds + 2) * _hidden(shape),
-        updates_up=rounds * parameters,
+        updates_up=rounds * parameters + size.clients * up,
         weights_training=rounds * parameters,
-        weights_beyond=2 * parameters,
+        weights_beyond=2 * parameters + size.clients * down,
     )
 
 

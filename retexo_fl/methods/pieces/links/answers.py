@@ -14,7 +14,7 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.crossing import Crossing, TrainerOf
-from retexo_fl.client.part import ClientPart, with_structure
+from retexo_fl.client.part import ClientPart
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
@@ -24,6 +24,7 @@ from retexo_fl.graph.plan.stage_edges import StageEdges
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.methods.predict.files import LinkPredictions
 from retexo_fl.methods.predict.tables import MOST_SUGGESTED, predict_links
+from retexo_fl.training.columns import with_structure
 from retexo_fl.training.label_facts import uses_of
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
@@ -37,7 +38,7 @@ class LinkCrossing(Crossing):
 
     def read(self, part: GraphPartition) -> None:
         """Have layers read the edges of a part alone: those that are trained on."""
-        self._partition = part
+        self.part = part
         self.plan = replace(self.plan, edges=StageEdges.of_rows(part))
 
     def _made_rows(self, request: PublishRequest, trainer_of: TrainerOf) -> Vectors:
@@ -66,7 +67,7 @@ class LinkPart(ClientPart):
     """A part without the edges that are held out; pairs of nodes are counted, not nodes."""
 
     def __init__(self, whole: ClientPart, split: LinkSplit, config: RunConfig) -> None:
-        super().__init__(with_structure(split.part), config.model)
+        super().__init__(with_structure(split.part, config), config.model)
         self.edge_values = whole.edge_values
         self._pairs = split.pairs
         self._group_size = objective_of(config).group_size
