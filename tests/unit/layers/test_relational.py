@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from retexo_fl.client.preparation import whole_part
-from retexo_fl.client.stage_rows import stage_input
+from retexo_fl.client.stage_rows import stage_input, with_coordinates
 from retexo_fl.graph import BoundaryPlan, GraphPartition, from_pyg
 from retexo_fl.layers.base import LayerShape, StageInput
 from retexo_fl.layers.relational import RelSageLayer
 from retexo_fl.relations import Relations, TypedStage
+from retexo_fl.training.basis import Basis
 from tests.support.typed_graphs import CUSTOMERS, bank
 
 WIDTH, OUTPUTS = 6, 4
@@ -164,3 +165,48 @@ def test_a_relation_changes_rows_of_its_target_alone(part: GraphPartition) -> No
     changed = (before != after).any(dim=1).numpy()
     assert changed.any()
     assert set(np.asarray(inputs.own_kinds)[changed]) == {2}
+
+
+def dense_features(part: GraphPartition) -> np.ndarray:
+    features = part.features
+    found = features if isinstance(features, np.ndarray) else features.toarray()
+    return found.astype(np.float64)
+
+
+def test_a_basis_is_of_own_rows_and_all_means_of_the_labelled_type(part: GraphPartition) -> None:
+    relations = part.relations
+    assert relations is not None
+    layer, rows = layer_of(relations), dense_features(part)
+    inputs = inputs_of(part, rows)
+    assert inputs.edge_weights is not None
+    expected = rows.copy()
+    sources = np.asarray(part.indices)
+    for channel in relations.into(relations.labelled):
+        for node in range(part.num_inner):
+            some = slice(part.indptr[node], part.indptr[node + 1])
+            there = sources[some][inputs.edge_weights[some, channel.column] != 0]
+            if len(there):
+                expected[node] += rows[there].mean(axis=0)
+    kinds = relations.kinds(part.node_keys)
+    expected[kinds != relations.labelled] = 0
+    found = layer.feature_sums(inputs)
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+
+
+def test_of_each_type_its_part_of_the_mean_is_subtracted(part: GraphPartition) -> None:
+    relations = part.relations
+    assert relations is not None
+    rows, rng = dense_features(part), np.random.default_rng(4)
+    width = rows.shape[1]
+    basis = Basis(mean=rng.normal(size=width), directions=rng.normal(size=(width, 3)))
+    found = with_coordinates(basis, inputs_of(part, rows), relations)
+    assert found.centre is None
+    # Customers' rows are added as own ones and as those whom one knows, devices' by one relation.
+    for kind, times in ((0, 2), (1, 1), (2, 1)):
+        some = relations.columns(kind)
+        there = relations.kinds(part.node_keys) == kind
+        moved = rows[there][:, some] - basis.mean[some] / times
+        expected = moved @ basis.directions[some]
+        assert isinstance(found.own, torch.Tensor)
+        np.testing.assert_allclose(found.own.numpy()[there], expected, atol=1e-12)
