@@ -199,7 +199,8 @@ def test_of_each_type_its_part_of_the_mean_is_subtracted(part: GraphPartition) -
     assert relations is not None
     rows, rng = dense_features(part), np.random.default_rng(4)
     width = rows.shape[1]
-    basis = Basis(mean=rng.normal(size=width), directions=rng.normal(size=(width, 3)))
+    mean, directions = rng.normal(size=(width,)), rng.normal(size=(width, 3))
+    basis = Basis(mean=mean, directions=directions)
     found = with_coordinates(basis, inputs_of(part, rows), relations)
     assert found.centre is None
     # Customers' rows are added as own ones and as those whom one knows, devices' by one relation.
