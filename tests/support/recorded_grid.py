@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pytest
 import torch
 
 from tests.support.predictions import SMALL, write_small
@@ -180,10 +181,12 @@ def assert_as_recorded(cell: dict[str, Any], run: Path) -> None:
         assert found == known
         return
     np.testing.assert_allclose(found["losses"], known["losses"], rtol=1e-2)
-    without_payload = [
-        {kind: volume[:2] for kind, volume in left["moved"].items()} for left in (found, known)
-    ]
-    assert without_payload[0] == without_payload[1]
+    assert found["moved"].keys() == known["moved"].keys()
+    # Another processor rounds some value of few bits to another level, and zeros have less.
+    few_bits = cell.get("profile") == "lean"
+    for kind, (count, raw, _) in known["moved"].items():
+        assert found["moved"][kind][0] == count
+        assert found["moved"][kind][1] == pytest.approx(raw, rel=0.01 if few_bits else 0)
 
 
 def main() -> int:
