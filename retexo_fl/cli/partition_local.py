@@ -45,6 +45,16 @@ def _recipe(features: str) -> FeatureRecipe | None:
     return read_recipe(Path(features)) if features else None
 
 
+def _only(name: str, files: list[Path] | None) -> Path | None:
+    """Return the one table of several that an option may seem to take."""
+    if files and len(files) > 1:
+        raise ConfigurationError(
+            f"{name}: got {len(files)} tables; expected one, since a client's own part has no "
+            "types of nodes yet"
+        )
+    return files[0] if files else None
+
+
 def add_to(group: typer.Typer) -> None:
     """Register the command."""
     group.command("local", help=styled(_HELP), epilog=_EXAMPLES)(_local)
@@ -52,13 +62,13 @@ def add_to(group: typer.Typer) -> None:
 
 def _local(  # noqa: PLR0913 - a command's parameters are its options
     *,
-    nodes: Annotated[Path, typer.Option(help="The client's own nodes.", metavar="FILE")],
+    nodes: Annotated[list[Path], typer.Option(help="The client's own nodes.", metavar="FILE")],
     edges: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(help="Edges between them; omit if there are none.", metavar="FILE"),
     ] = None,
     boundary: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(help="Edges to nodes of peers, if there are any.", metavar="FILE"),
     ] = None,
     peers: Annotated[Path, typer.Option(help="Peers file of all clients (TOML).", metavar="FILE")],
@@ -178,6 +188,11 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     from retexo_fl.graph.sources.text_form import TextForm
     from retexo_fl.graph.time_split import TIME_COLUMN, time_columns, time_cuts
 
+    own_nodes, own_edges, to_peers = (
+        _only(option, files)
+        for option, files in (("nodes", nodes), ("edges", edges), ("boundary", boundary))
+    )
+    assert own_nodes is not None
     if node_time_column and not time_columns(split, node_time_column):
         raise ConfigurationError("node-time-column: expected --split time:VAL/TEST with it")
     if time_columns(split, node_time_column):
@@ -206,7 +221,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     recipe = _recipe(features) or agreed.recipe_of_classes
     agreed.check_recipe(recipe)
     table = read_node_table(
-        nodes,
+        own_nodes,
         NodeColumns(
             key=key_column,
             label=label_column,
@@ -221,8 +236,8 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     )
     tables = ClientTables(
         nodes=table.without_labels(agreed.labels, agreed.num_classes) if unlabelled else table,
-        edges=None if edges is None else read_edge_table(edges, rules=rules),
-        boundary=None if boundary is None else read_boundary_table(boundary, rules=rules),
+        edges=None if own_edges is None else read_edge_table(own_edges, rules=rules),
+        boundary=None if to_peers is None else read_boundary_table(to_peers, rules=rules),
     )
     part = make_local_part(
         tables,

@@ -18,6 +18,7 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.run_log.result import Result
 from tests.support.agents import agents, train_with
 from tests.support.runs import model_bytes
+from tests.support.typed_graphs import BANK
 
 #: Sums over neighbours are fitted to it, and a cover.
 DENSE = "synthetic:nodes=200,edges=3100,classes=3,features=24,words=9,signal=0.5"
@@ -88,6 +89,28 @@ def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
     run = deployed(tmp_path, graph, clients=3, model="sage")
     assert run.config.boundary_plan == "cover"
     assert model_bytes(run.path) == model_bytes(here(tmp_path, graph, clients=3, model="sage").path)
+
+
+@pytest.mark.parametrize("sums", ["none", "masked"])
+@pytest.mark.parametrize("profile", ["lean", "retexo"])
+def test_typed_graphs_are_trained_by_agents_as_here(
+    tmp_path: Path, profile: str, sums: str
+) -> None:
+    keys: dict[str, Any] = {**BANK, "clients": 3, "hidden": 8, "rounds": 3, "profile": profile}
+    keys |= {"secure_aggregation": sums}
+    near = retexo_fl.run(out=tmp_path / "here", quiet=True, **keys)
+    values = {key.replace("_", "-"): value for key, value in keys.items() if key != "profile"}
+    values |= {"out": str(tmp_path / "deployed"), "engine": "deployment"}
+    asked = Asked(values=values, profile=profile).of_run()
+    config = settled(asked)
+    parts = make_parts(make_config({**config_values(config), "engine": "inline"}))
+    with agents(tmp_path / "machines", parts, settings=OPEN) as machines:
+        far = retexo_fl.Run.open(train_with(machines, config, asked=asked))
+    assert of_training(far) == of_training(near)
+    assert model_bytes(far.path) == model_bytes(near.path)
+    assert far.result.test_accuracy == near.result.test_accuracy
+    crossed = [run.result.volumes["payload"]["boundary"] for run in (far, near)]
+    assert crossed[0] == crossed[1] > 0
 
 
 def test_a_client_that_does_not_tell_leaves_the_profile_as_it_is(tmp_path: Path) -> None:

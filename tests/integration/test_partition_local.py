@@ -377,3 +377,17 @@ def test_options_that_must_be_given(retexo: CommandLine, missing: str) -> None:
     told = retexo.refused("partition", "local", *rest)
     assert told.startswith(f"{missing}: missing; expected ")
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["nodes", "edges", "boundary"])
+def test_of_several_tables_none_is_left_out_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
+    peers = tmp_path / "peers.toml"
+    peers.write_text('partitioning = "p"\nclasses = 2\nfeatures = 1\nclients = ["a"]\n')
+    error = CommandLine(capfd).refused(
+        *("partition", "local", "--peers", peers, "--name", "a", "--out", tmp_path / "parts"),
+        *(() if option == "nodes" else ("--nodes", "a.csv")),
+        *(f"--{option}", "one.csv", f"--{option}", "two.csv"),
+    )
+    assert error.startswith(f"{option}: got 2 tables; expected one")
