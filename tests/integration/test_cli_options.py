@@ -278,6 +278,8 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"weight-bits": "4", "candidates": "own-row"},
         **{"fanouts": "4/3", "batch-nodes": "9", "cache-share": "0.5", "cache-epochs": "2"},
         **{"gpu-cache": "lru", "cohort-size": "4"},
+        **{"structure": "degrees", "structure-columns": "9"},
+        **{"structure-steps": "5", "structure-bits": "8"},
         # Where there is no such GPU, the client computes by itself.
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }

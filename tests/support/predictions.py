@@ -19,7 +19,7 @@ from retexo_fl.graph import write_partitions
 LAYERS = tuple(
     name
     for name in key_infos()["model"].brief.split(", or ")[0].split(", ")
-    if name != "gine" and not name.startswith("dir-")
+    if name != "gine" and not name.startswith(("dir-", "rel-"))
 )
 
 #: Keys of a training on what :func:`write_small` wrote, but for ``data_dir``.

@@ -126,7 +126,7 @@ def test_published_split_is_returned_as_it_is() -> None:
 def test_published_split_is_refused_with_the_alternatives() -> None:
     expected = (
         "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
-        "per-client-class:TRAIN/VAL/TEST, or module:attribute"
+        "per-client-class:TRAIN/VAL/TEST, time:VAL/TEST, or module:attribute"
     )
     with pytest.raises(ConfigurationError, match=f"^split: .*'g' .*; expected {expected}$"):
         make_split(_graph([0, 1]), np.zeros(2, dtype=int), split="published", seed=0)

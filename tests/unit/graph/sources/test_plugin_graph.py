@@ -59,7 +59,7 @@ def test_a_function_may_return_any_of_three_kinds_of_graph(maker: str) -> None:
 @pytest.mark.parametrize(
     ("maker", "sentence"),
     [
-        ("a_list", "returned list; expected a retexo_fl.Graph, a PyG Data, a NetworkX gr"),
+        ("a_list", "returned list; expected a retexo_fl.Graph, a PyG Data or HeteroData"),
         ("with_an_argument", "expected a callable"),
         ("SITES", "got list; expected a callable"),
         ("absent", f"dataset '{__name__}:absent': '{__name__}' has no 'absent'"),
