@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -65,10 +67,14 @@ def share_summary(
     Raises:
         ConfigurationError: An agent answers at the socket.
         RoundIncomplete: No recipe came in time.
+        KeyboardInterrupt: A signal stopped it; the socket is removed.
     """
     share = SummaryShare(summary, out, masked)
     with logged_to_stderr():
-        return asyncio.run(share.run(socket_path, wait_s))
+        recipe = asyncio.run(share.run(socket_path, wait_s))
+    if recipe is None:
+        raise KeyboardInterrupt
+    return recipe
 
 
 class SummaryShare:
@@ -79,10 +85,16 @@ class SummaryShare:
         self._out = out
         self._masked = masked
         self._recipe: FeatureRecipe | None = None
-        self._stored = asyncio.Event()
+        self._over = asyncio.Event()
 
-    async def run(self, socket_path: Path, wait_s: float) -> FeatureRecipe:
-        """See :func:`share_summary`."""
+    async def run(self, socket_path: Path, wait_s: float) -> FeatureRecipe | None:
+        """See :func:`share_summary`; None where a signal stopped it."""
+        # An exception amid the steps that make the socket would leave that behind. Only the main
+        # thread gets signals.
+        in_main = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if in_main else ():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._over.set)
         server = SocketServer(
             socket_path, self.answer, _control, expect=_expect, most_bytes=_MOST_BYTES
         )
@@ -90,8 +102,9 @@ class SummaryShare:
         logger.info(line("ready", rows=self._summary.rows, socket=str(socket_path)))
         try:
             async with asyncio.timeout(wait_s):
-                await self._stored.wait()
-            await asyncio.sleep(_LINGER_S)
+                await self._over.wait()
+            if self._recipe is not None:
+                await asyncio.sleep(_LINGER_S)
         except TimeoutError as error:
             raise RoundIncomplete(
                 f"no recipe within {wait_s:g} s (--wait-s); expected `retexo features fit "
@@ -100,7 +113,6 @@ class SummaryShare:
         finally:
             server.close()
             server.remove()
-        assert self._recipe is not None
         return self._recipe
 
     async def answer(self, request: wire.Request) -> Outcome:
@@ -153,7 +165,7 @@ class SummaryShare:
                     f"{self._out}: could not be written ({error.strerror})"
                 ) from error
             self._recipe = recipe
-            self._stored.set()
+            self._over.set()
         if recipe != self._recipe:
             raise ConfigurationError(
                 f"recipe {recipe.digest[:16]}: another than {self._recipe.digest[:16]}, which is "

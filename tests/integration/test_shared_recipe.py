@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import stat
 import threading
 from collections.abc import Callable, Sequence
@@ -290,6 +292,29 @@ def test_the_socket_is_there_until_the_recipe_has_come_and_no_longer_than_said(
     thread.join(60.0)
     assert found == [recipe]
     assert not path.exists()
+
+
+def test_a_signal_amid_the_making_of_the_socket_leaves_none(
+    summaries: list[TableSummary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.start_unix_server
+
+    async def interrupted(*arguments: Any, **keys: Any) -> asyncio.Server:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+        return await start(*arguments, **keys)
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        monkeypatch.setattr(asyncio, "start_unix_server", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            share_summary(summaries[0], tmp_path / "agent.sock", tmp_path / "r.toml", wait_s=60.0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "agent.sock").exists()
 
 
 def test_commands_refuse_what_they_cannot_do(
