@@ -25,4 +25,5 @@ def with_labels_as_features(part: GraphPartition) -> GraphPartition:
         (np.ones(len(classes), np.float32), classes, np.concatenate(([0], is_train.cumsum()))),
         shape=(part.num_inner, part.num_classes),
     )
-    return replace(part, features=labels)
+    # Where nodes have no features, nothing is made of the edges: labels are all that is read.
+    return replace(part, features=labels, is_structural=False)

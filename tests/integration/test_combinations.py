@@ -1,0 +1,81 @@
+"""Kinds of graphs with every other choice: they train together, or one line says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retexo_fl
+from retexo_fl.errors import InputError
+from tests.support.typed_graphs import BANK
+
+NODES = 60
+TINY: dict[str, Any] = {"clients": 3, "rounds": 2, "hidden": 8, "quiet": True}
+
+
+def _bare() -> dict[str, np.ndarray]:
+    """Return a graph whose nodes have no features."""
+    rng = np.random.default_rng(0)
+    ends = np.sort(rng.integers(0, NODES, (2, 200)), axis=0)
+    ends = np.unique(ends[:, ends[0] < ends[1]], axis=1)
+    return {"edge_index": ends, "y": np.arange(NODES) % 3}
+
+
+GRAPHS: dict[str, dict[str, Any]] = {
+    "typed": BANK,
+    "columns": {"graph": _bare(), "split": "random:0.4/0.3/0.3"},
+    "degrees": {"graph": _bare(), "split": "random:0.4/0.3/0.3", "structure": "degrees"},
+}
+WAYS: tuple[dict[str, Any], ...] = (
+    *({"profile": name} for name in ("lean", "retexo", "one-shot", "end-to-end")),
+    *({"algorithm": name} for name in ("bns", "drop", "propagation")),
+    {"algorithm": "central", "clients": 1},
+    {"algorithm": "central", "clients": 1, "sampler": "neighbour", "fanouts": "3/3"},
+    {"secure_aggregation": "masked", "metric": "macro-f1"},
+    {"secure_aggregation": "masked", "profile": "one-shot"},
+    {"metric": "roc-auc", "class_weights": "balanced", "loss": "focal:2"},
+    {"local_steps": 3},
+    {"codec": "fixed"},
+    {"boundary_plan": "cover", "profile": "retexo"},
+    {"layers": 3},
+    {"task": "links", "split": "auto"},
+    {"missing_peers": "drop"},
+    {"links": "4g", "partitioner": "louvain"},
+)
+#: What a kind of graph does not go with, by a word of the way; in the line that says so.
+REFUSED: dict[tuple[str, str], str] = {
+    ("typed", "one-shot"): "solver: ridge does not go with model rel-sage",
+    ("typed", "propagation"): "algorithm: propagation does not go with model 'rel-sage'",
+    ("typed", "neighbour"): "sampler: neighbour does not go with nodes of several types",
+    ("typed", "links"): "task links does not go with types of nodes",
+    ("columns", "drop of peers"): "missing-peers: drop does not go with structure columns",
+}
+
+
+def _words(way: dict[str, Any]) -> set[str]:
+    peers = {"drop of peers"} if way.get("missing_peers") == "drop" else set()
+    return {str(value) for key, value in way.items() if key != "missing_peers"} | peers
+
+
+@pytest.mark.devices
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("kind", [*GRAPHS])
+def test_kinds_of_graphs_go_with_all_else_or_say_why_not(
+    tmp_path: Path, kind: str, way: dict[str, Any]
+) -> None:
+    keys = {**TINY, **GRAPHS[kind], **way, "out": tmp_path / "run"}
+    refusals = [told for (of, word), told in REFUSED.items() if of == kind and word in _words(way)]
+    if refusals:
+        with pytest.raises(InputError) as caught:
+            retexo_fl.run(**keys)
+        assert refusals[0] in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "run").exists()
+        return
+    result = retexo_fl.run(**keys).result
+    value = result.test_accuracy if result.metric is None else result.metric.value
+    assert value is not None
+    assert 0 <= value <= 1
