@@ -7,8 +7,6 @@ nodes that the run tests.
 from __future__ import annotations
 
 import calendar
-import csv
-import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,13 +20,12 @@ from retexo_fl.api.rows import Rows
 from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import SweepGraph
 from retexo_fl.api.sweep_rows import SweepRow
-from retexo_fl.api.sweeps import CUTS_NAME, JUDGED, checked_keys, sweep_of
+from retexo_fl.api.sweeps import CUTS_NAME, JUDGED, checked_keys, sweep_of, write_table
 from retexo_fl.api.training import say
 from retexo_fl.api.values import takes_keys, with_frames
-from retexo_fl.config import Scalar
+from retexo_fl.config import RunConfig, Scalar
 from retexo_fl.dates import MOMENT, Moment, is_moment, moment_text
-from retexo_fl.errors import CheckpointError, ConfigurationError, RetexoError
-from retexo_fl.files import write_whole
+from retexo_fl.errors import ConfigurationError, RetexoError
 from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
@@ -196,7 +193,7 @@ def rolling_of(
         begun = CutRow(trained_before=str(keys["edges-before"]), judged_before=until, run=row)
         found.append(_judged(begun, keys, out / JUDGED / row.path.name, graph))
         tell(f"before {until}: {found[-1].told()}")
-        _write(found, out)
+        write_table([row.cells() for row in found], out / CUTS_NAME)
     return Rows(found, CutRow.cells)
 
 
@@ -298,7 +295,7 @@ def _boundaries(period: str, values: Mapping[str, Scalar], graph: object | None)
 # ---- judging ------------------------------------------------------------------------------------
 
 
-def _config_of(keys: Mapping[str, Scalar], graph: object | None) -> Any:
+def _config_of(keys: Mapping[str, Scalar], graph: object | None) -> RunConfig:
     """Return the configuration that a run of these keys has."""
     from retexo_fl.api.settling import Asked, settled
 
@@ -347,17 +344,3 @@ def _unsaid() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _write(rows: Sequence[CutRow], out: Path) -> None:
-    cells = [row.cells() for row in rows]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*cells[0]], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(cells)
-    try:
-        write_whole(out / CUTS_NAME, [text.getvalue().encode(errors="backslashreplace")])
-    except OSError as error:
-        raise CheckpointError(
-            f"{out / CUTS_NAME}: could not be written ({error.strerror})"
-        ) from error

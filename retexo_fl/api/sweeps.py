@@ -202,7 +202,9 @@ def _trained(
 
     def settle(number: int, error: str) -> None:
         rows[number] = row = _row(runs[number], places[number], error)
-        _write([rows[n] for n in sorted(rows)], out)
+        ended = [rows[n] for n in sorted(rows)]
+        keys = itertools.chain(*(each.keys for each in ended))
+        write_table([each.cells() for each in ended], out / TABLE_NAME, first=keys)
         tell(f"{len(rows)} of {len(runs)}: {_label(row.keys, runs)}: {told(row)}")
 
     waiting = []
@@ -495,20 +497,26 @@ def _row(keys: Mapping[str, Scalar], place: Path, error: str) -> SweepRow:
         return SweepRow(keys=keys, path=place, error=str(damage))
 
 
-def _write(rows: Sequence[SweepRow], out: Path) -> None:
-    cells = [row.cells() for row in rows]
-    # Keys first; a run may lack some of another's.
-    names = dict.fromkeys(itertools.chain(*(row.keys for row in rows), *cells))
+def write_table(cells: Sequence[Mapping[str, Any]], path: Path, first: Iterable[str] = ()) -> None:
+    """Write rows of cells by the name of their column as CSV; a row may lack some of another's.
+
+    Args:
+        cells: The rows.
+        path: Of the file.
+        first: Columns that come before others.
+
+    Raises:
+        CheckpointError: It could not be written.
+    """
+    names = dict.fromkeys(itertools.chain(first, *cells))
     text = io.StringIO()
     writer = csv.DictWriter(text, [*names], lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells)
     try:
-        write_whole(out / TABLE_NAME, [text.getvalue().encode(errors="backslashreplace")])
+        write_whole(path, [text.getvalue().encode(errors="backslashreplace")])
     except OSError as error:
-        raise CheckpointError(
-            f"{out / TABLE_NAME}: could not be written ({error.strerror})"
-        ) from error
+        raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 
 
 def _silent(_: str) -> None:
