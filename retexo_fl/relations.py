@@ -23,6 +23,8 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from retexo_fl.units import counted
+
 #: Between a node's type and its own key.
 _SEPARATOR: Final = b"/"
 #: Of types and relations.
@@ -100,6 +102,11 @@ class Relations:
             if not one.symmetric:
                 found.append(Channel(self.num_channels - 1 - place, one.target, one.source))
         return tuple(sorted(found, key=lambda channel: channel.column))
+
+    def called(self, relation: int) -> str:
+        """Return what errors call a relation: its types and its name."""
+        one = self.relations[relation]
+        return f"{self.types[one.source]} {one.name} {self.types[one.target]}"
 
     def into(self, target: int) -> tuple[Channel, ...]:
         """Return the channels into a type."""
@@ -216,6 +223,35 @@ def is_text_of_relations(text: object) -> bool:
     except (ValueError, TypeError, RecursionError):
         return False
     return True
+
+
+def differing(one: Relations | None, other: Relations | None) -> str:
+    """Return what differs between two graphs' types and relations, a clause; empty for nothing."""
+    if one is None or other is None:
+        found = [f"types {', '.join(each.types)}" if each else "no types" for each in (one, other)]
+        return "" if one is other else " and ".join(found)
+    for name, said in (("types", _types_said), ("relations", _relations_said)):
+        found = [said(one), said(other)]
+        if found[0] != found[1]:
+            return f"{name} {' and '.join(found)}"
+    return ""
+
+
+def _types_said(relations: Relations) -> str:
+    """Return the types with their widths, and which has the labels."""
+    said = (
+        f"{name} ({counted(width, 'column')}{', labels' * (kind == relations.labelled)})"
+        for kind, (name, width) in enumerate(zip(relations.types, relations.widths, strict=True))
+    )
+    return ", ".join(said)
+
+
+def _relations_said(relations: Relations) -> str:
+    said = (
+        relations.called(at) + " without directions" * one.symmetric
+        for at, one in enumerate(relations.relations)
+    )
+    return ", ".join(said)
 
 
 def text_of(relations: Relations | None) -> str:

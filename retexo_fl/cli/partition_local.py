@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ Tables are .csv, .tsv (also with .gz or .zip), .parquet or .npz files. Columns o
 label, split, and features x0, x1, ... or x; of edges: source, target, and if there are any weight \
 and e_*; of the boundary: own, foreign, peer, and the same. With --features, columns of nodes may \
 have any names.
+
+Where the peers file names types, --nodes is given again for each type, --edges and --boundary for \
+each relation: a file's name is that of its type or relation, or a column type names relations.
 """
 _EXAMPLES = examples(
     "retexo partition local --nodes nodes.csv --edges edges.csv --boundary boundary.csv "
@@ -45,12 +48,11 @@ def _recipe(features: str) -> FeatureRecipe | None:
     return read_recipe(Path(features)) if features else None
 
 
-def _only(name: str, files: list[Path] | None) -> Path | None:
+def _only(name: str, files: list[Path] | None, peers: Path) -> Path | None:
     """Return the one table of several that an option may seem to take."""
     if files and len(files) > 1:
         raise ConfigurationError(
-            f"{name}: got {len(files)} tables; expected one, since a client's own part has no "
-            "types of nodes yet"
+            f"{name}: got {len(files)} tables; expected one, since {peers} has no types of nodes"
         )
     return files[0] if files else None
 
@@ -62,14 +64,23 @@ def add_to(group: typer.Typer) -> None:
 
 def _local(  # noqa: PLR0913 - a command's parameters are its options
     *,
-    nodes: Annotated[list[Path], typer.Option(help="The client's own nodes.", metavar="FILE")],
+    nodes: Annotated[
+        list[Path],
+        typer.Option(help="The client's own nodes, or again for each type.", metavar="FILE"),
+    ],
     edges: Annotated[
         list[Path] | None,
-        typer.Option(help="Edges between them; omit if there are none.", metavar="FILE"),
+        typer.Option(
+            help="Edges between them, or again for each relation; omit if there are none.",
+            metavar="FILE",
+        ),
     ] = None,
     boundary: Annotated[
         list[Path] | None,
-        typer.Option(help="Edges to nodes of peers, if there are any.", metavar="FILE"),
+        typer.Option(
+            help="Edges to nodes of peers, if there are any; or again for each relation.",
+            metavar="FILE",
+        ),
     ] = None,
     peers: Annotated[Path, typer.Option(help="Peers file of all clients (TOML).", metavar="FILE")],
     name: Annotated[
@@ -177,6 +188,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import PART, check_new_folder, part_name, write_partition
+    from retexo_fl.graph.parts.typed_local import make_typed_part, read_typed_client
     from retexo_fl.graph.sources.edge_rules import EdgeColumns, EdgeRules
     from retexo_fl.graph.sources.tables import (
         NodeColumns,
@@ -188,11 +200,6 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     from retexo_fl.graph.sources.text_form import TextForm
     from retexo_fl.graph.time_split import TIME_COLUMN, time_columns, time_cuts
 
-    own_nodes, own_edges, to_peers = (
-        _only(option, files)
-        for option, files in (("nodes", nodes), ("edges", edges), ("boundary", boundary))
-    )
-    assert own_nodes is not None
     if node_time_column and not time_columns(split, node_time_column):
         raise ConfigurationError("node-time-column: expected --split time:VAL/TEST with it")
     if time_columns(split, node_time_column):
@@ -220,36 +227,51 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     check_new_folder(folder, PART if overwrite else None)
     recipe = _recipe(features) or agreed.recipe_of_classes
     agreed.check_recipe(recipe)
-    table = read_node_table(
-        own_nodes,
-        NodeColumns(
-            key=key_column,
-            label=label_column,
-            recipe=recipe,
-            unlabelled=words_of(unlabelled_values),
-            repeated=repeated_nodes,
-            form=form,
-        ),
-        num_features=agreed.num_features,
-        attributes=time_columns(split, node_time_column),
-        kind=LINKS if unlabelled else agreed.labels,
+    columns = NodeColumns(
+        key=key_column,
+        label=label_column,
+        recipe=recipe,
+        unlabelled=words_of(unlabelled_values),
+        repeated=repeated_nodes,
+        form=form,
     )
-    tables = ClientTables(
-        nodes=table.without_labels(agreed.labels, agreed.num_classes) if unlabelled else table,
-        edges=None if own_edges is None else read_edge_table(own_edges, rules=rules),
-        boundary=None if to_peers is None else read_boundary_table(to_peers, rules=rules),
-    )
-    part = make_local_part(
-        tables,
-        agreed,
-        client,
-        split=split,
-        seed=seed,
-        merge=merge_edges,
-        self_loops=self_loops,
-        unknown=unknown_nodes,
-        time_column=node_time_column or TIME_COLUMN,
-    )
+    times = time_columns(split, node_time_column)
+    chosen: dict[str, Any] = {
+        "split": split,
+        "seed": seed,
+        "merge": merge_edges,
+        "self_loops": self_loops,
+        "unknown": unknown_nodes,
+        "time_column": node_time_column or TIME_COLUMN,
+    }
+    if agreed.relations is not None:
+        typed = read_typed_client(
+            *(nodes, edges or (), boundary or (), agreed),
+            columns=columns,
+            rules=rules,
+            attributes=times,
+            unlabelled=unlabelled,
+        )
+        part = make_typed_part(typed, agreed, client, **chosen)
+    else:
+        own_nodes, own_edges, to_peers = (
+            _only(option, files, peers)
+            for option, files in (("nodes", nodes), ("edges", edges), ("boundary", boundary))
+        )
+        assert own_nodes is not None
+        table = read_node_table(
+            own_nodes,
+            columns,
+            num_features=agreed.num_features,
+            attributes=times,
+            kind=LINKS if unlabelled else agreed.labels,
+        )
+        tables = ClientTables(
+            nodes=table.without_labels(agreed.labels, agreed.num_classes) if unlabelled else table,
+            edges=() if own_edges is None else (read_edge_table(own_edges, rules=rules),),
+            boundary=() if to_peers is None else (read_boundary_table(to_peers, rules=rules),),
+        )
+        part = make_local_part(tables, agreed, client, **chosen)
     write_partition(part, folder, overwrite=overwrite)
     cut = part.num_cut_edges
     tell(

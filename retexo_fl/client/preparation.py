@@ -59,6 +59,7 @@ from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
 from retexo_fl.graph.time_split import TIME_COLUMN, time_columns
 from retexo_fl.methods.pieces.columns.keys import check_structure
 from retexo_fl.progress.steps import Step
+from retexo_fl.relations import differing
 from retexo_fl.report import write_report
 from retexo_fl.training.columns import with_structure
 from retexo_fl.training.stage_model import ModelShape
@@ -631,6 +632,9 @@ def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) 
     What two parts hold on each other's nodes is left to `retexo partition check`; in a training the
     digests of the exchange prove it.
     """
+    if told := differing(part.relations, parts[0].relations):
+        first = path.with_name("part-0")
+        raise PartitionError(f"{path} and {first} have {told}; expected the same")
     if part.partitioning != parts[0].partitioning:
         raise PartitionError(
             f"{path} is of partitioning {part.partitioning[:16]}, {path.with_name('part-0')} of "

@@ -22,7 +22,7 @@ from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.relations import Relations, relations_of
+from retexo_fl.relations import Relations, differing, relations_of
 from retexo_fl.units import clients_named
 
 FirstT = TypeVar("FirstT", HelloAnswer, ColumnsAnswer)
@@ -232,13 +232,20 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int, *, counts_lin
             )
         check_hello(answer, clients=clients, counts_links=counts_links)
     alike = ("partitioning", "num_clients", "recipe", "features", "classes", "edge_features")
-    for name in (*alike, "directed", "structural", "relations"):
+    for name in (*alike, "directed", "structural"):
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:
             told = "; ".join(
                 f"client {client}: {value or 'none'}" for value, client in values.items()
             )
             raise PartitionError(f"parts do not belong together: {name} differs ({told})")
+    first = answers[0]
+    for answer in answers[1:]:
+        if told := differing(relations_of(answer.relations), relations_of(first.relations)):
+            raise PartitionError(
+                f"parts do not belong together: clients {answer.client} and {first.client} have "
+                f"{told}"
+            )
     if answers[0].num_clients != clients:
         raise PartitionError(
             f"clients: got {clients}; expected {answers[0].num_clients}, as in the partitioning of "

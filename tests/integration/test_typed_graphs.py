@@ -157,6 +157,25 @@ def test_tables_of_types_and_relations_are_the_graph(tmp_path: Path, retexo: Com
     assert '"clients": 3' in (tmp_path / "types" / "result.json").read_text()
 
 
+def test_one_table_of_edges_holds_several_relations(tmp_path: Path, retexo: CommandLine) -> None:
+    tables = write_bank(tmp_path)
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--clients", "3", "--rounds", "2")
+    retexo.done("run", *tables, *keys, "--out", tmp_path / "several")
+    rows = ["target,weight,type,source"]
+    for option, path in zip(tables[6::2], tables[7::2], strict=True):
+        assert option == "--edges"
+        for line in Path(path).read_text().splitlines()[1:]:
+            source, target, *weight = line.split(",")
+            rows.append(f"{target},{''.join(weight) or 1},{Path(path).stem},{source}")
+    one = tmp_path / "edges.csv"
+    one.write_text("\n".join(rows))
+    retexo.done("run", *tables[:6], "--edges", one, *keys, "--out", tmp_path / "one")
+    assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "several")
+    one.write_text("\n".join([*rows, "d1,1,,c1"]))
+    told = retexo.refused("run", *tables[:6], "--edges", one, *keys, "--out", tmp_path / "none")
+    assert f"edges.csv: line {len(rows) + 1}: type: is empty; expected the name of a rel" in told
+
+
 def model_shapes(run: Path) -> dict[str, Any]:
     return {
         f"{path.name} {name}": item.shape
@@ -261,7 +280,7 @@ def test_clients_of_other_relations_are_refused_by_name(tmp_path: Path) -> None:
     first, *others = parts[1].relations.relations
     named = replace(parts[1].relations, relations=(replace(first, name="has"), *others))
     parts[1] = replace(parts[1], relations=named)
-    with pytest.raises(PartitionError, match="relations differs"):
+    with pytest.raises(PartitionError, match="clients 1 and 0 have relations customer has device"):
         run_inline(config, parts)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from scipy.sparse import csr_array
+
+from retexo_fl.graph import GraphPartition
+from retexo_fl.relations import Relations
+from tests.support.tables import write_table
 
 #: Keys of a training on :func:`bank`.
 BANK: Final[dict[str, Any]] = {
@@ -82,3 +87,139 @@ def write_bank(folder: Path) -> list[str]:
         ]
         write("edges", name, ["source", "target", *(["weight"] if weights else [])], rows)
     return options
+
+
+def export_typed_part(
+    part: GraphPartition,
+    folder: Path,
+    *,
+    clients: Sequence[str],
+    with_split: bool = True,
+    told: bool = False,
+) -> list[str]:
+    """Write what one client knows as tables; return the options that name them.
+
+    Args:
+        part: Of a typed graph.
+        folder: Made if needed; edges to peers lie in ``boundary`` below it.
+        clients: Names of all.
+        with_split: Whether nodes with labels have a column ``split``.
+        told: Write the edges in one table with columns ``type``, and so the boundary, with all
+            columns of types.
+    """
+    relations = part.relations
+    assert relations is not None
+    options: list[str] = []
+
+    def write(key: str, name: str, columns: dict[str, Any]) -> None:
+        options.extend((f"--{key}", str(write_table(folder / f"{name}.csv", columns))))
+
+    for name, columns in _nodes_of(part, relations, with_split=with_split):
+        write("nodes", name, columns)
+    for key, found in (("edges", _inner_of(part, relations)), ("boundary", _far_of(part, clients))):
+        there = [(at, columns) for at, columns in found if len(columns["weight"])]
+        if told and there:
+            write(key, key, _told(relations, there))
+            continue
+        for at, columns in there:
+            one = relations.relations[at]
+            if one.source != one.target:
+                columns.pop("direction", None)
+            write(key, f"boundary/{one.name}" if key == "boundary" else one.name, columns)
+    return options
+
+
+def _bare(keys: np.ndarray) -> np.ndarray:
+    """Return keys without their types."""
+    return np.array([key.split(b"/", 1)[1] for key in keys.tolist()] or [b""])
+
+
+def _nodes_of(
+    part: GraphPartition, relations: Relations, *, with_split: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    kinds, keys = part.kinds, _bare(part.node_keys)
+    dense = part.features.toarray() if isinstance(part.features, csr_array) else part.features
+    for kind, name in enumerate(relations.types):
+        rows = np.flatnonzero(kinds == kind)[::-1]
+        if not len(rows):
+            continue
+        columns: dict[str, Any] = {"key": keys[rows]}
+        if kind == relations.labelled:
+            columns["label"] = part.labels[rows]
+            if with_split:
+                masks = {word: getattr(part, f"{word}_mask") for word in ("train", "val", "test")}
+                columns["split"] = np.select([*masks.values()], [*masks], default="")[rows]
+        own = dense[rows][:, relations.columns(kind)]
+        if own.shape[1] > 1 or (own != 1).any():
+            columns |= {f"x{at}": own[:, at] for at in range(own.shape[1])}
+        yield name, columns
+
+
+def _channels_of(part: GraphPartition, relations: Relations, at: int) -> list[np.ndarray]:
+    """Return [e] what weighs in a relation's two channels: what comes in, and what goes out."""
+    weights = part.edge_values.weights
+    assert weights is not None
+    return [weights[:, at], weights[:, relations.num_channels - 1 - at]]
+
+
+def _inner_of(part: GraphPartition, relations: Relations) -> Iterator[tuple[int, dict[str, Any]]]:
+    keys, rows = _bare(part.node_keys), np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    for at, one in enumerate(relations.relations):
+        comes, _ = _channels_of(part, relations, at)
+        chosen = np.flatnonzero((part.indices < part.num_inner) & (comes != 0))
+        if one.symmetric:
+            chosen = chosen[rows[chosen] < part.indices[chosen]]
+        yield (
+            at,
+            {
+                "source": keys[part.indices[chosen]],
+                "target": keys[rows[chosen]],
+                "weight": comes[chosen],
+            },
+        )
+
+
+def _far_of(part: GraphPartition, clients: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    relations = part.relations
+    assert relations is not None
+    keys, far = _bare(part.node_keys), _bare(part.boundary_keys)
+    rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    names = np.array(clients)
+    for at, one in enumerate(relations.relations):
+        found: dict[str, list[np.ndarray]] = {}
+        ways = _channels_of(part, relations, at)[: 1 if one.symmetric else 2]
+        for word, weights in zip(("in", "out"), ways, strict=False):
+            chosen = np.flatnonzero((part.indices >= part.num_inner) & (weights != 0))
+            slots = part.indices[chosen] - part.num_inner
+            columns = {
+                "own": keys[rows[chosen]],
+                "foreign": far[slots],
+                "peer": names[part.boundary_owners[slots]],
+                "weight": weights[chosen],
+                "direction": np.full(len(chosen), word),
+            }
+            for key, column in columns.items():
+                if key != "direction" or not one.symmetric:
+                    found.setdefault(key, []).append(column)
+        yield at, {key: np.concatenate(columns) for key, columns in found.items()}
+
+
+def _told(relations: Relations, tables: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the edges of all relations as one table that says of which relation each is."""
+    found: dict[str, list[np.ndarray]] = {}
+    has_all = all("direction" in columns for _, columns in tables)
+    for at, columns in tables:
+        one = relations.relations[at]
+        first, second = relations.types[one.source], relations.types[one.target]
+        count = len(columns["weight"])
+        ends = ("source", "target") if "source" in columns else ("own", "foreign")
+        turned = columns.get("direction", np.full(count, "out")) == "in"
+        told = {
+            "type": np.full(count, one.name),
+            f"{ends[0]}_type": np.where(turned, second, first),
+            f"{ends[1]}_type": np.where(turned, first, second),
+        }
+        for key, column in {**columns, **told}.items():
+            if key != "direction" or has_all:
+                found.setdefault(key, []).append(column)
+    return {key: np.concatenate(columns) for key, columns in found.items()}

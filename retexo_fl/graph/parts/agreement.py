@@ -15,6 +15,7 @@ from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.recipes.recipe import named_recipe
+from retexo_fl.relations import Relations, differing
 from retexo_fl.units import counted
 
 
@@ -127,6 +128,7 @@ class _Part:
     report: PartReport
     edge_lists: dict[int, _EdgeList]
     edges: str
+    relations: Relations | None
 
 
 def _summarise(directory: Path) -> _Part:
@@ -157,6 +159,7 @@ def _summarise(directory: Path) -> _Part:
         ),
         edge_lists={peer.peer: (peer.num_edges, peer.digest) for peer in plan.peers},
         edges=_edge_kind(partition.edge_values),
+        relations=partition.relations,
     )
 
 
@@ -169,6 +172,10 @@ def _edge_kind(values: EdgeValues) -> str:
 def _check_identities(parts: list[_Part]) -> None:
     first = parts[0]
     for part in parts[1:]:
+        if told := differing(part.relations, first.relations):
+            raise PartitionError(
+                f"{part.directory} and {first.directory} have {told}; expected the same"
+            )
         if part.partitioning != first.partitioning:
             raise PartitionError(
                 f"{part.directory} is of partitioning {part.partitioning[:16]}, "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -31,6 +32,7 @@ from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, 
 from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
 from retexo_fl.graph.sources.tables.source import MASK_COLUMNS, shown
 from retexo_fl.graph.time_split import TIME_COLUMN, split_by_time, time_columns
+from retexo_fl.relations import Relations
 from retexo_fl.units import counted, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -42,13 +44,13 @@ class ClientTables:
 
     Attributes:
         nodes: Its own nodes.
-        edges: Edges between them; None where there are none.
-        boundary: Edges from them to nodes of peers; None where there are none.
+        edges: Edges between them; of typed nodes one table for each relation.
+        boundary: Edges from them to nodes of peers, likewise.
     """
 
     nodes: NodeTable
-    edges: EdgeTable | None = None
-    boundary: BoundaryTable | None = None
+    edges: Sequence[EdgeTable] = ()
+    boundary: Sequence[BoundaryTable] = ()
 
 
 def make_local_part(  # noqa: PLR0913 - so much is agreed on
@@ -86,9 +88,9 @@ def make_local_part(  # noqa: PLR0913 - so much is agreed on
     nodes = tables.nodes
     peers.check_recipe(nodes.recipe)
     rules = EdgeRules(directed=peers.directed, merge=merge, self_loops=self_loops, unknown=unknown)
-    _check_labels(nodes, peers)
+    check_labels(nodes, peers)
     _check_edge_features(tables, peers)
-    masks = _split(nodes, split, seed, time_column)
+    masks = split_of_table(nodes, split, seed, time_column)
     order = np.argsort(nodes.keys, kind="stable")
     boundary = _boundary(tables, peers, client, rules)
     lists = _neighbours(tables, peers, order, boundary, rules)
@@ -113,10 +115,30 @@ def make_local_part(  # noqa: PLR0913 - so much is agreed on
         test_mask=masks.test[order],
         num_classes=peers.num_classes,
         recipe=nodes.recipe,
+        relations=peers.relations,
     )
     check_partition(part, source=nodes.source)
     tell_scale(nodes.source, [part.features], part.recipe)
     return part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Entries:
+    """Edges as the lists of inner nodes hold them, of one relation.
+
+    Attributes:
+        rows: [e] int64 row of the own node in the node table.
+        columns: [e] int64 row of the other node there, or behind these the slot of a peer's.
+        sides: [e] whether the edge comes from there or goes there; None of undirected ones.
+        values: Weights and attributes of the e edges.
+        relation: Its number.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    sides: np.ndarray | None
+    values: EdgeValues
+    relation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,21 +148,20 @@ class _Boundary:
     Attributes:
         keys: [b] bytes.
         owners: [b] int32.
-        rows: [e] int64 row of the own node in the node table.
-        slots: [e] int64 slot of the peer's node.
-        sides: [e] whether the edge comes from there or goes there; None of undirected ones.
-        values: Weights and attributes of the e edges.
+        edges: To them, by relation.
     """
 
     keys: np.ndarray
     owners: np.ndarray
-    rows: np.ndarray
-    slots: np.ndarray
-    sides: np.ndarray | None
-    values: EdgeValues
+    edges: tuple[_Entries, ...]
 
 
-def _check_labels(nodes: NodeTable, peers: Peers) -> None:
+def check_labels(nodes: NodeTable, peers: Peers) -> None:
+    """Check that labels are those that are agreed on.
+
+    Raises:
+        TableError: A label is not, or there are more or fewer of a node.
+    """
     if nodes.labels.ndim == 2 and nodes.labels.shape[1] != peers.num_classes:
         raise TableError(
             f"{nodes.source}: has {counted(nodes.labels.shape[1], 'label')}; expected "
@@ -158,7 +179,8 @@ def _check_labels(nodes: NodeTable, peers: Peers) -> None:
     )
 
 
-def _split(nodes: NodeTable, split: str, seed: int, time_column: str) -> Split:
+def split_of_table(nodes: NodeTable, split: str, seed: int, time_column: str) -> Split:
+    """Return the uses of nodes; see :func:`make_local_part`."""
     if time_columns(split, time_column):
         return split_by_time(
             nodes.attributes[time_column],
@@ -192,53 +214,72 @@ def _split(nodes: NodeTable, split: str, seed: int, time_column: str) -> Split:
 
 
 def _boundary(tables: ClientTables, peers: Peers, client: int, rules: EdgeRules) -> _Boundary:
-    table = tables.boundary
-    if table is not None and rules.unknown == "drop":
-        table = _of_known_nodes(tables.nodes, table)
-    if table is None or not len(table.own):
-        none = np.empty(0, dtype=np.int64)
-        return _Boundary(
-            keys=np.empty(0, dtype="S1"),
-            owners=none.astype(np.int32),
-            rows=none,
-            slots=none,
-            sides=none if rules.directed else None,
-            values=PLAIN,
-        )
-    sides = _sides(table, peers)
-    rows = _own_rows(tables.nodes, table)
-    owners = _owners(table, peers, client)
-    keys, first, nodes = np.unique(table.foreign, return_index=True, return_inverse=True)
-    _check_one_owner(table, owners, first, nodes)
-    if rules.merge == "refuse":
-        _check_once(table, rows, nodes, sides)
+    given = tables.boundary
+    if rules.unknown == "drop":
+        given = [_of_known_nodes(tables.nodes, table) for table in given]
+    given = [table for table in given if len(table.own)]
+    if not given:
+        none = np.empty(0, dtype=np.int32)
+        return _Boundary(keys=np.empty(0, dtype="S1"), owners=none, edges=())
+    sides = [_sides(table, peers) for table in given]
+    rows = [_own_rows(tables.nodes, table) for table in given]
+    owners = np.concatenate([_owners(table, peers, client) for table in given])
+    keys, first, nodes = np.unique(
+        np.concatenate([table.foreign for table in given]), return_index=True, return_inverse=True
+    )
+    _check_one_owner(given, owners, first, nodes)
     order = np.lexsort((keys, owners[first]))
     slot = np.empty(len(order), dtype=np.int64)
     slot[order] = np.arange(len(order))
-    # Numbered so that all edges lead from own nodes to others, and are merged by the same rule.
-    count, reached = len(tables.nodes.keys), slot[nodes]
-    ends = np.stack((rows, count + reached))
+    starts = np.cumsum([0, *(len(table.own) for table in given)])
+    found = []
+    for at, table in enumerate(given):
+        some = nodes[starts[at] : starts[at + 1]]
+        if rules.merge == "refuse":
+            _check_once(table, rows[at], some, sides[at])
+        ends = rows[at], len(tables.nodes.keys) + slot[some]
+        found.append(_crossing(table, ends, sides[at], len(tables.nodes.keys) + len(keys), rules))
+    return _Boundary(keys=keys[order], owners=owners[first][order], edges=tuple(found))
+
+
+def _crossing(
+    table: BoundaryTable,
+    pair: tuple[np.ndarray, np.ndarray],
+    sides: np.ndarray | None,
+    num_nodes: int,
+    rules: EdgeRules,
+) -> _Entries:
+    """Return edges to peers, each once: of own nodes, and behind all of these the peers'."""
+    rows, columns = pair
+    if rules.merge == "refuse":
+        return _Entries(
+            rows=rows, columns=columns, sides=sides, values=table.values, relation=table.relation
+        )
+    # Undirected ones lead from own nodes to others.
+    ends = np.stack(pair)
     if sides is not None:
         ends = np.where(sides == OUT, ends, ends[::-1])
-    found = EdgeList(ends=ends, values=table.values)
-    if rules.merge != "refuse":
-        checks = ArrayChecks(source=table.source, error=TableError)
-        total = count + len(keys)
-        found = ruled_edges(checks, "boundary", found, num_nodes=total, rules=rules)
-    comes_in = found.ends[0] >= count
-    return _Boundary(
-        keys=keys[order],
-        owners=owners[first][order],
-        rows=found.ends.min(axis=0),
-        slots=found.ends.max(axis=0) - count,
-        sides=np.where(comes_in, IN, OUT) if rules.directed else None,
-        values=found.values,
+    merged = ruled_edges(
+        ArrayChecks(source=table.source, error=TableError),
+        "boundary",
+        EdgeList(ends=ends, values=table.values),
+        num_nodes=num_nodes,
+        rules=replace(rules, directed=sides is not None),
+    )
+    rows, columns = merged.ends.min(axis=0), merged.ends.max(axis=0)
+    return _Entries(
+        rows=rows,
+        columns=columns,
+        sides=None if sides is None else np.where(merged.ends[0] == columns, IN, OUT),
+        values=merged.values,
+        relation=table.relation,
     )
 
 
 def _sides(table: BoundaryTable, peers: Peers) -> np.ndarray | None:
-    if not peers.directed:
-        if table.goes_out is not None:
+    """Return which way each edge leads; None where that makes no difference."""
+    if not peers.has_sides(table.relation):
+        if table.goes_out is not None and not peers.directed:
             logger.warning(
                 '%s: column direction not used (edges-are = "directed" in %s uses it)',
                 table.source,
@@ -298,16 +339,25 @@ def _owners(table: BoundaryTable, peers: Peers, client: int) -> np.ndarray:
 
 
 def _check_one_owner(
-    table: BoundaryTable, owners: np.ndarray, first: np.ndarray, nodes: np.ndarray
+    tables: Sequence[BoundaryTable], owners: np.ndarray, first: np.ndarray, nodes: np.ndarray
 ) -> None:
-    def problem(row: int) -> str:
-        before = int(first[nodes[row]])
-        return (
-            f"foreign: {shown(table.foreign[row])} has owner {shown(str(table.peers[row]))} here "
-            f"and {shown(str(table.peers[before]))} in {table.place(before)}; expected one owner"
-        )
+    starts = np.cumsum([0, *(len(table.own) for table in tables)])
+    wrong = np.flatnonzero(owners != owners[first][nodes])
+    for table, start in zip(tables, starts, strict=False):
 
-    table.check_rows(np.flatnonzero(owners != owners[first][nodes]), problem)
+        def problem(row: int, table: BoundaryTable = table, start: int = start) -> str:
+            before = int(first[nodes[start + row]])
+            at = int(np.searchsorted(starts, before, side="right")) - 1
+            other, place = tables[at], tables[at].place(before - int(starts[at]))
+            there = place if other.source == table.source else f"{other.source}, {place}"
+            name = other.peers[before - int(starts[at])]
+            return (
+                f"foreign: {shown(table.foreign[row])} has owner {shown(str(table.peers[row]))} "
+                f"here and {shown(str(name))} in {there}; expected one owner"
+            )
+
+        inside = wrong[(wrong >= start) & (wrong < start + len(table.own))]
+        table.check_rows(inside - start, problem)
 
 
 def _check_once(
@@ -329,51 +379,83 @@ def _neighbours(
 ) -> NeighbourLists:
     """Return the neighbours of all inner nodes."""
     count = len(order)
-    position = np.empty(count, dtype=np.int64)
+    shape = (count, count + len(boundary.keys))
+    entries = [
+        both
+        for table in tables.edges
+        for both in _inner(tables.nodes, table, rules, has_sides=peers.has_sides(table.relation))
+    ]
+    entries += boundary.edges
+    position = np.arange(shape[1])
     position[order] = np.arange(count)
-    ends, inner = np.empty((2, 0), dtype=np.int64), PLAIN
-    if tables.edges is not None:
-        found = edge_rows(tables.nodes, tables.edges, rules)
-        ends, inner = position[found.ends], found.values
-    num_inner, num_cut = ends.shape[1], len(boundary.rows)
-    sides = None
-    if boundary.sides is not None:
-        sides = np.concatenate((np.repeat((IN, OUT), num_inner), boundary.sides))
-    twice = inner.taken(np.tile(np.arange(num_inner), 2))
+    if not entries:
+        none = np.empty(0, dtype=np.int64)
+        entries = [_Entries(rows=none, columns=none, sides=none, values=PLAIN, relation=0)]
+    if peers.relations is not None:
+        entries = [each for one in entries for each in _channels(one, peers.relations)]
+    is_told = peers.directed or peers.relations is not None
+    sides = [one.sides for one in entries if one.sides is not None]
     return neighbour_lists(
-        np.concatenate((ends[1], ends[0], position[boundary.rows])),
-        np.concatenate((ends[0], ends[1], count + boundary.slots)),
-        shape=(count, count + len(boundary.keys)),
-        values=_joined(peers, (twice, 2 * num_inner), (boundary.values, num_cut)).as_float32(),
-        sides=sides,
+        position[np.concatenate([one.rows for one in entries])],
+        position[np.concatenate([one.columns for one in entries])],
+        shape=shape,
+        values=_joined(peers, entries).as_float32(),
+        sides=np.concatenate(sides) if is_told else None,
+        channels=2 if peers.relations is None else peers.relations.num_channels,
     )
 
 
-def _joined(peers: Peers, inner: tuple[EdgeValues, int], cut: tuple[EdgeValues, int]) -> EdgeValues:
-    """Join the values of edges between own nodes and of those to peers, each with its number."""
+def _inner(
+    nodes: NodeTable, table: EdgeTable, rules: EdgeRules, *, has_sides: bool
+) -> tuple[_Entries, ...]:
+    """Return the edges of a table as both of their ends hold them."""
+    found = edge_rows(nodes, table, replace(rules, directed=has_sides))
+    source, target = found.ends
+    return tuple(
+        _Entries(
+            rows=rows,
+            columns=columns,
+            sides=np.full(len(rows), side) if has_sides else None,
+            values=found.values,
+            relation=table.relation,
+        )
+        for rows, columns, side in ((target, source, IN), (source, target, OUT))
+    )
+
+
+def _channels(one: _Entries, relations: Relations) -> tuple[_Entries, ...]:
+    """Return a relation's edges with the channel of each in the place of its side."""
+    comes, goes = one.relation, relations.num_channels - 1 - one.relation
+    if one.sides is not None:
+        return (replace(one, sides=np.where(one.sides == IN, comes, goes)),)
+    return tuple(replace(one, sides=np.full(len(one.rows), channel)) for channel in (comes, goes))
+
+
+def _joined(peers: Peers, entries: Sequence[_Entries]) -> EdgeValues:
+    """Join the values of edges that stand in several tables."""
     weights = attributes = None
-    if any(values.weights is not None for values, _ in (inner, cut)):
+    if any(one.values.weights is not None for one in entries):
         weights = np.concatenate(
             [
-                np.ones(count) if values.weights is None else values.weights
-                for values, count in (inner, cut)
+                np.ones(len(one.rows)) if one.values.weights is None else one.values.weights
+                for one in entries
             ]
         )
     if peers.num_edge_features:
         attributes = np.concatenate(
             [
                 np.empty((0, peers.num_edge_features))
-                if values.attributes is None
-                else values.attributes
-                for values, _ in (inner, cut)
+                if one.values.attributes is None
+                else one.values.attributes
+                for one in entries
             ]
         )
     return EdgeValues(weights=weights, attributes=attributes)
 
 
 def _check_edge_features(tables: ClientTables, peers: Peers) -> None:
-    for table in (tables.edges, tables.boundary):
-        if table is not None and table.values.num_attributes != peers.num_edge_features:
+    for table in (*tables.edges, *tables.boundary):
+        if table.values.num_attributes != peers.num_edge_features:
             found = counted(table.values.num_attributes, "column")
             raise TableError(
                 f"{table.source}: got {found} e_*; expected {peers.num_edge_features}, "

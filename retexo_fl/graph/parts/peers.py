@@ -13,12 +13,14 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 import tomli_w
+from scipy.sparse import csr_array
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
 from retexo_fl.graph.labels import CLASSES, KINDS, LabelKind
 from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
+from retexo_fl.relations import Relation, Relations
 from retexo_fl.units import counted
 
 #: The name that the file has beside parts on disk.
@@ -29,12 +31,16 @@ _MOST_SIZE: Final = 2**31 - 1
 _MOST_COMPARED: Final = 10_000
 _KEYS: Final = (
     *("partitioning", "classes", "features", "sparse-features", "recipe", "class-names"),
-    *("task", "edges-are", "edge-features", "clients"),
+    *("task", "edges-are", "edge-features", "types", "labelled", "relations", "clients"),
 )
 _OPTIONAL: Final = (
     *("sparse-features", "recipe", "class-names", "task", "edges-are", "edge-features"),
+    *("types", "labelled", "relations"),
 )
+_OF_TYPES: Final = ("types", "labelled", "relations")
 _DIRECTED: Final = "directed"
+#: What is said in the place of a key that does not go with types.
+_INSTEAD: Final = {"features": ", of which each says its own"}
 _EDGES_ARE: Final = ("undirected", _DIRECTED)
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
 _HEADING: Final = (
@@ -59,6 +65,9 @@ class Peers:
         num_edge_features: Attributes of each edge.
         class_names: Names of the classes where no recipe makes features: whole numbers that do not
             count from 0.
+        relations: Types of nodes and relations between them; None without.
+        type_widths: Of each type, how many features its nodes have; 0 for a type without any, which
+            has one column all the same.
     """
 
     source: str
@@ -72,6 +81,14 @@ class Peers:
     directed: bool = False
     num_edge_features: int = 0
     class_names: tuple[str, ...] = ()
+    relations: Relations | None = None
+    type_widths: tuple[int, ...] = ()
+
+    def has_sides(self, relation: int) -> bool:
+        """Return whether it makes a difference from which end the edges of a relation come."""
+        if self.relations is None:
+            return self.directed
+        return not self.relations.relations[relation].symmetric
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -122,10 +139,13 @@ class Peers:
 
     def to_toml(self) -> str:
         """Return the text of the file."""
+        features: dict[str, Any] = {"features": self.num_features}
+        if self.relations is not None:
+            features = _types_of(self.relations, self.type_widths)
         values = {
             "partitioning": self.partitioning,
             "classes": self.num_classes,
-            "features": self.num_features,
+            **features,
             "sparse-features": self.sparse_features,
             **({"class-names": list(self.class_names)} if self.class_names else {}),
             **({"recipe": self.recipe} if self.recipe and not self.class_names else {}),
@@ -144,6 +164,12 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         parts: All parts, in client order; clients are called ``client-0``, ``client-1``, ...
     """
     first = parts[0]
+    relations, is_directed = first.relations, first.edge_values.is_directed
+    if relations is not None:
+        # Of edges between two types the relation says which end is the source.
+        is_directed = any(
+            one.source == one.target and not one.symmetric for one in relations.relations
+        )
     return Peers(
         source=PEERS_NAME,
         clients=tuple(f"client-{part.client}" for part in parts),
@@ -154,9 +180,44 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         recipe=first.recipe_digest,
         class_names=(() if first.recipe is None or first.recipe.columns else first.recipe.classes),
         labels=first.label_kind,
-        directed=first.edge_values.is_directed,
+        directed=is_directed,
         num_edge_features=first.edge_values.num_attributes,
+        relations=relations,
+        type_widths=() if relations is None else _widths_of(parts, relations),
     )
+
+
+def _widths_of(parts: Sequence[GraphPartition], relations: Relations) -> tuple[int, ...]:
+    """Return how many features types have; a column that is 1 at all nodes stands for none."""
+    return tuple(
+        0 if width == 1 and _is_one(parts, relations, kind) else width
+        for kind, width in enumerate(relations.widths)
+    )
+
+
+def _is_one(parts: Sequence[GraphPartition], relations: Relations, kind: int) -> bool:
+    """Return whether the only column of a type is 1 at all of its nodes."""
+    column = relations.columns(kind)
+    held = [part.features[:, column][part.kinds == kind] for part in parts]
+    values = [one.toarray() if isinstance(one, csr_array) else one for one in held]
+    return all(bool((one == 1).all()) for one in values)
+
+
+def _types_of(relations: Relations, widths: Sequence[int]) -> dict[str, Any]:
+    types = [
+        {"name": name, "features": width}
+        for name, width in zip(relations.types, widths, strict=True)
+    ]
+    joined = [
+        {
+            "source": relations.types[one.source],
+            "name": one.name,
+            "target": relations.types[one.target],
+        }
+        for one in relations.relations
+    ]
+    labelled = relations.types[relations.labelled]
+    return {"types": types, "labelled": labelled, "relations": joined}
 
 
 def read_peers(path: Path) -> Peers:
@@ -171,24 +232,31 @@ def read_peers(path: Path) -> Peers:
     """
     values = read_toml(path)
     _check_keys(path, values)
+    relations, widths = _relations(path, values)
+    is_mixed = relations is not None and (len(widths) > 1 or not widths[0])
     agreed = {
         "partitioning": values["partitioning"],
         "classes": _whole(path, "classes", values["classes"]),
-        "features": _whole(path, "features", values["features"]),
-        "sparse-features": values.get("sparse-features", False),
+        "sparse-features": values.get("sparse-features", is_mixed),
         "clients": _names(path, values["clients"]),
     }
+    if relations is None:
+        agreed["features"] = _whole(path, "features", values["features"])
+    else:
+        agreed |= {key: values[key] for key in _OF_TYPES}
     agreed |= _labels_and_recipe(path, values) | _edges(path, values)
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:
         _fail(path, "partitioning", name, "a name, or 64 hex digits")
     if not isinstance(sparse, bool):
         _fail(path, "sparse-features", sparse, "true or false")
+    if is_mixed and not sparse:
+        _fail(path, "sparse-features", sparse, "true, since types have columns of their own")
     return Peers(
         source=str(path),
         clients=tuple(values["clients"]),
         num_classes=values["classes"],
-        num_features=values["features"],
+        num_features=values["features"] if relations is None else relations.num_features,
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
         recipe=agreed.get("recipe", ""),
@@ -196,7 +264,71 @@ def read_peers(path: Path) -> Peers:
         labels=_labels(path, values),
         directed=values.get("edges-are") == _DIRECTED,
         num_edge_features=values.get("edge-features", 0),
+        relations=relations,
+        type_widths=widths,
     )
+
+
+def _relations(path: Path, values: Mapping[str, Any]) -> tuple[Relations | None, tuple[int, ...]]:
+    """Return the types and relations, and how many features each type has."""
+    if not {*_OF_TYPES} & values.keys():
+        return None, ()
+    for key in ("features", "edge-features", "recipe"):
+        if key in values:
+            _fail(path, key, values[key], f"none with types{_INSTEAD.get(key, '')}")
+    types = _tables(path, "types", values["types"], {"name": str, "features": int})
+    names = [one["name"] for one in types]
+    widths = tuple(one["features"] for one in types)
+    for name, width in zip(names, widths, strict=True):
+        if width < 0:
+            _fail(path, f"types: {name}: features", width, "how many there are, 0 for none")
+    if values["labelled"] not in names:
+        _fail(path, "labelled", values["labelled"], f"one of the types {', '.join(names)}")
+    relations = Relations(
+        types=tuple(names),
+        widths=tuple(max(width, 1) for width in widths),
+        relations=_joining(path, values, names),
+        labelled=names.index(values["labelled"]),
+    )
+    if problem := next(relations.problems(), None):
+        raise ConfigurationError(f"{path}: types: {problem}")
+    return relations, widths
+
+
+def _joining(path: Path, values: Mapping[str, Any], names: list[str]) -> tuple[Relation, ...]:
+    """Return the relations between types of some names."""
+    form: dict[str, type] = dict.fromkeys(("source", "name", "target"), str)
+    found = []
+    for one in _tables(path, "relations", values["relations"], form):
+        for end in ("source", "target"):
+            if one[end] not in names:
+                _fail(
+                    path,
+                    f"relations: {one['name']}: {end}",
+                    one[end],
+                    f"one of the types {', '.join(names)}",
+                )
+        source, target = names.index(one["source"]), names.index(one["target"])
+        symmetric = source == target and values.get("edges-are") != _DIRECTED
+        found.append(Relation(source, one["name"], target, symmetric))
+    return tuple(found)
+
+
+def _tables(
+    path: Path, key: str, value: object, form: Mapping[str, type]
+) -> Sequence[Mapping[str, Any]]:
+    """Return tables of some keys, of which each is of a type."""
+    expected = f"tables [[{key}]] with {', '.join(form)}"
+    if not isinstance(value, list) or not value:
+        _fail(path, key, value, expected)
+    for one in value:
+        if not isinstance(one, dict) or one.keys() != form.keys():
+            _fail(path, key, one, expected)
+        for name, kind in form.items():
+            if type(one[name]) is not kind:
+                what = "a text" if kind is str else "a whole number"
+                _fail(path, f"{key}: {name}", one[name], what)
+    return value
 
 
 def _labels_and_recipe(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +382,10 @@ def _edges(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_keys(path: Path, values: Mapping[str, Any]) -> None:
-    missing = [key for key in _KEYS if key not in values and key not in _OPTIONAL]
+    demanded = [key for key in _KEYS if key not in _OPTIONAL]
+    if {*_OF_TYPES} & values.keys():
+        demanded = [*_OF_TYPES, *(key for key in demanded if key != "features")]
+    missing = [key for key in demanded if key not in values]
     if missing:
         raise ConfigurationError(f"{path}: {missing[0]}: missing; expected {', '.join(_KEYS)}")
     unknown = sorted(values.keys() - set(_KEYS))

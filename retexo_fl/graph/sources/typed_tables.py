@@ -1,12 +1,13 @@
 """A typed graph from tables: one of nodes for each type, one of edges for each relation.
 
-A table's file names its type or relation: ``accounts.csv`` holds accounts. Which types an edge
-joins is found by its keys, or said by its columns ``source_type`` and ``target_type``.
+A table's file names its type or relation: ``accounts.csv`` holds accounts. Or a column ``type`` of
+edges names the relation of each. Which types an edge joins is found by its keys, or said by its
+columns ``source_type`` and ``target_type``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from retexo_fl.graph.sources.tables import (
 )
 from retexo_fl.graph.sources.tables.edges import key_rows
 from retexo_fl.graph.sources.tables.nodes import has_labels
-from retexo_fl.graph.sources.tables.source import shown
+from retexo_fl.graph.sources.tables.source import TYPE_COLUMN, shown
 from retexo_fl.graph.sources.typed import TYPE, TypedEdges, TypedNodes, typed_graph
 from retexo_fl.relations import keys_of_type
 
@@ -61,14 +62,18 @@ def read_typed_tables(
         ConfigurationError: Two tables have one name.
     """
     columns = columns or NodeColumns()
-    _check_names("nodes", nodes)
-    _check_names("edges", edges)
+    check_names("nodes", nodes)
+    check_names("edges", edges)
     tables = {bare_name(path): _nodes(path, columns, reading) for path in nodes}
     everyone = _all_nodes(tables)
     starts = dict(zip(tables, _starts(tables), strict=True))
     return typed_graph(
         [_typed_nodes(kind, table) for kind, table in tables.items()],
-        [_relation(path, tables, everyone, starts, reading) for path in edges],
+        [
+            _relation(*of_relation, tables, everyone, starts, reading)
+            for path in edges
+            for of_relation in _by_relation(path, reading)
+        ],
         name=_NAME.join(tables),
         reading=reading,
         attributes=attributes,
@@ -89,7 +94,12 @@ def count_types(nodes: Sequence[Path], attribute: str) -> int:
     return len(nodes)
 
 
-def _check_names(key: str, paths: Sequence[Path]) -> None:
+def check_names(key: str, paths: Sequence[Path]) -> None:
+    """Check that tables, of whose types or relations their files say the names, differ in these.
+
+    Raises:
+        ConfigurationError: Two of them are called alike.
+    """
     names = [bare_name(path) for path in paths]
     for at, name in enumerate(names):
         if name in names[:at]:
@@ -139,14 +149,32 @@ def _all_nodes(tables: dict[str, NodeTable]) -> NodeTable:
     )
 
 
-def _relation(
-    path: Path,
+def _by_relation(path: Path, reading: Reading) -> Iterator[tuple[str, EdgeTable]]:
+    """Yield relations by name, in the order of their first rows, and the edges of each."""
+    table = read_edge_table(path, rules=reading.rules, tells_types=True)
+    if table.kinds is None:
+        yield bare_name(path), table
+        return
+    kinds = table.kinds
+    table.check_rows(
+        np.flatnonzero(kinds == ""),
+        lambda _: f"{TYPE_COLUMN}: is empty; expected the name of a relation",
+    )
+    told = [kinds, *(column for column in table.types if column is not None)]
+    _, first, at = np.unique(np.stack(told), axis=1, return_index=True, return_inverse=True)
+    for group in np.argsort(first).tolist():
+        part = table.taken(np.flatnonzero(at.reshape(-1) == group))
+        yield str(kinds[first[group]]), part
+
+
+def _relation(  # noqa: PLR0913 - it is of so many tables
+    name: str,
+    table: EdgeTable,
     tables: dict[str, NodeTable],
     everyone: NodeTable,
     starts: dict[str, int],
     reading: Reading,
 ) -> TypedEdges:
-    table = read_edge_table(path, rules=reading.rules, tells_types=True)
     names = reading.rules.columns
     kinds = tuple(
         _type_of(table, column, keys, told, tables)
@@ -166,7 +194,7 @@ def _relation(
     ends = found.ends - np.array([[starts[kinds[0]]], [starts[kinds[1]]]])
     return TypedEdges(
         source=kinds[0],
-        name=bare_name(path),
+        name=name,
         target=kinds[1],
         edges=EdgeList(ends=ends, values=found.values),
     )

@@ -239,8 +239,8 @@ def test_local_parts_equal_cut_parts(
         assert files.boundary is not None
         tables = ClientTables(
             nodes=read_node_table(files.nodes, num_features=part.num_features),
-            edges=read_edge_table(files.edges),
-            boundary=read_boundary_table(files.boundary),
+            edges=(read_edge_table(files.edges),),
+            boundary=(read_boundary_table(files.boundary),),
         )
         made = make_local_part(tables, peers, part.client)
         if len(part.indices):
@@ -255,8 +255,8 @@ def test_repeated_edges_of_a_client_are_merged(tmp_path: Path) -> None:
     files.boundary.write_text("\n".join([*lines, *lines[1:]]))
     tables = ClientTables(
         nodes=read_node_table(files.nodes, num_features=2),
-        edges=read_edge_table(files.edges),
-        boundary=read_boundary_table(files.boundary),
+        edges=(read_edge_table(files.edges),),
+        boundary=(read_boundary_table(files.boundary),),
     )
     peers = peers_of(small_parts())
     with pytest.raises(TableError, match="is already in line .*; expected each undirected edge on"):
@@ -275,8 +275,8 @@ def test_tables_of_a_client_that_do_not_fit_are_named(tmp_path: Path) -> None:
     files.boundary.write_text(text.replace("weight,e_0", "weight,year"))
     tables = ClientTables(
         nodes=read_node_table(files.nodes, num_features=2),
-        edges=read_edge_table(files.edges),
-        boundary=read_boundary_table(files.boundary),
+        edges=(read_edge_table(files.edges),),
+        boundary=(read_boundary_table(files.boundary),),
     )
     peers = peers_of(small_parts())
     with pytest.raises(
@@ -284,7 +284,7 @@ def test_tables_of_a_client_that_do_not_fit_are_named(tmp_path: Path) -> None:
     ):
         make_local_part(tables, peers, 0)
     files.boundary.write_text(text)
-    whole = dataclasses.replace(tables, boundary=read_boundary_table(files.boundary))
+    whole = dataclasses.replace(tables, boundary=(read_boundary_table(files.boundary),))
     with pytest.raises(TableError, match="column 'direction' is missing; expected in or out"):
         make_local_part(whole, dataclasses.replace(peers, directed=True), 0)
 

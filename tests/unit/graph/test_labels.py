@@ -114,7 +114,7 @@ def test_a_local_part_is_the_part_of_the_whole_graph(tmp_path: Path, task: str) 
     edges.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in EDGES.T))
     tables = ClientTables(
         nodes=read_node_table(nodes, num_features=5, kind=peers.labels),
-        edges=read_edge_table(edges),
+        edges=(read_edge_table(edges),),
     )
     part = make_local_part(tables, peers, 0)
     np.testing.assert_array_equal(part.labels, whole.labels)

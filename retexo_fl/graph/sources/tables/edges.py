@@ -35,6 +35,7 @@ from retexo_fl.graph.sources.tables.frame_source import AnyTable, FrameSource
 from retexo_fl.graph.sources.tables.nodes import read_text_column
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import (
+    TYPE_COLUMN,
     Column,
     Complaints,
     Source,
@@ -52,7 +53,7 @@ _PREDICATES: Final = ("predicate", "relation")
 #: Predicates that an error lists.
 _MOST_PREDICATES: Final = 8
 #: How the names of columns end that say of which type an end is.
-_TYPE: Final = "_type"
+_TYPE: Final = f"_{TYPE_COLUMN}"
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +69,9 @@ def read_edge_table(
     choose predicates, rows with another ``predicate`` (or ``relation``) are left out.
     A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
     is read where the rules have a bound. The rules may name other columns than these. What is not
-    read is named in one line. With ``tells_types`` columns ``source_type`` and ``target_type`` (or
-    as the rules call source and target) are read, too, where they are there.
+    read is named in one line. With ``tells_types`` columns ``type`` (of which relation an edge is),
+    ``source_type`` and ``target_type`` (or as the rules call source and target) are read, too,
+    where they are there.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
@@ -86,10 +88,10 @@ def read_edge_table(
     said = next((name for name in _PREDICATES if name in opened.names), _PREDICATES[0])
     if rules.predicates:
         readers[said] = text_array
-    types = [f"{name}{_TYPE}" for name in ends] if tells_types else []
+    types = [*(f"{name}{_TYPE}" for name in ends), TYPE_COLUMN] if tells_types else []
     optional = dict.fromkeys(types, text_array)
     place, columns, values = _read(opened, readers, optional=optional, rules=rules)
-    source_type, target_type = map(columns.get, types or ("", ""))
+    source_type, target_type, kinds = map(columns.get, types or ("", "", ""))
     table = EdgeTable(
         source=str(path.path if isinstance(path, FrameSource) else path),
         place=place,
@@ -98,6 +100,7 @@ def read_edge_table(
         values=values,
         ends=ends,
         types=(source_type, target_type),
+        kinds=kinds,
     )
     if rules.predicates:
         chosen = _saying(table, columns[said], rules)
@@ -134,11 +137,14 @@ def _saying(table: EdgeTable, said: np.ndarray, rules: EdgeRules) -> np.ndarray:
     return rows
 
 
-def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTable:
+def read_boundary_table(
+    path: Path, *, rules: EdgeRules = STRICT, tells_types: bool = False
+) -> BoundaryTable:
     """Read edges to peers from the columns ``own``, ``foreign`` and ``peer``; there may be no rows.
 
     A column ``direction`` says whether an edge comes ``in`` from the peer's node or goes ``out`` to
-    it. For other columns see :func:`read_edge_table`.
+    it. With ``tells_types`` columns ``type``, ``own_type`` and ``foreign_type`` are read, too. For
+    other columns see :func:`read_edge_table`.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
@@ -146,10 +152,15 @@ def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTab
     """
     readers = {"own": key_array, "foreign": key_array, "peer": text_array}
     opened = open_table(path, rules.columns.form, first=[*readers])
+    types = [f"own{_TYPE}", f"foreign{_TYPE}", TYPE_COLUMN] if tells_types else []
     place, columns, values = _read(
-        opened, readers, optional={"direction": direction_array}, rules=rules
+        opened,
+        readers,
+        optional={"direction": direction_array, **dict.fromkeys(types, text_array)},
+        rules=rules,
     )
     goes_out = columns.get("direction")
+    own_type, foreign_type, kinds = map(columns.get, types or ("", "", ""))
     table = BoundaryTable(
         source=str(path),
         place=place,
@@ -158,6 +169,8 @@ def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTab
         peers=columns["peer"],
         goes_out=None if goes_out is None else goes_out == 1,
         values=values,
+        types=(own_type, foreign_type),
+        kinds=kinds,
     )
     early = columns.get(rules.columns.time) if rules.before is not None else None
     return table if early is None else table.taken(_told(table, early, rules))

@@ -27,6 +27,8 @@ Cells: TypeAlias = np.ndarray | list[Any]
 KEY_COLUMN: Final = "key"
 LABEL_COLUMN: Final = "label"
 SPLIT_COLUMN: Final = "split"
+#: Of nodes their type, of edges their relation.
+TYPE_COLUMN: Final = "type"
 #: Where there is no such column: a column for each use, by the use.
 MASK_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

@@ -118,6 +118,8 @@ class EdgeTable(Table):
         values: Weights and attributes.
         ends: What the columns of the two are called.
         types: [e] text of each end, its type; None without such a column.
+        kinds: [e] text of each edge, the name of its relation; None without such a column.
+        relation: Of a typed graph, the number of their relation.
     """
 
     left: np.ndarray
@@ -125,6 +127,8 @@ class EdgeTable(Table):
     values: EdgeValues = PLAIN
     ends: tuple[str, str] = ("source", "target")
     types: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
+    kinds: np.ndarray | None = None
+    relation: int = 0
 
     def taken(self, rows: np.ndarray) -> Self:
         """Return some rows ([r] numbers), which stand where they stood."""
@@ -139,6 +143,7 @@ class EdgeTable(Table):
                 None if source is None else source[rows],
                 None if target is None else target[rows],
             ),
+            kinds=None if self.kinds is None else self.kinds[rows],
         )
 
 
@@ -152,6 +157,9 @@ class BoundaryTable(Table):
         peers: [e] text, dtype ``U``: name of the peer.
         goes_out: [e] bool, whether the edge leads to the peer's node; None without that column.
         values: Weights and attributes.
+        types: [e] text of both nodes, their types; None without such a column.
+        kinds: [e] text of each edge, the name of its relation; None without such a column.
+        relation: Of a typed graph, the number of their relation.
     """
 
     own: np.ndarray
@@ -159,9 +167,13 @@ class BoundaryTable(Table):
     peers: np.ndarray
     goes_out: np.ndarray | None = None
     values: EdgeValues = PLAIN
+    types: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
+    kinds: np.ndarray | None = None
+    relation: int = 0
 
     def taken(self, rows: np.ndarray) -> Self:
         """Return some rows ([r] numbers), which stand where they stood."""
+        own, foreign = self.types
         return replace(
             self,
             place=partial(_place_of, self.place, rows),
@@ -170,6 +182,11 @@ class BoundaryTable(Table):
             peers=self.peers[rows],
             goes_out=None if self.goes_out is None else self.goes_out[rows],
             values=self.values.taken(rows),
+            types=(
+                None if own is None else own[rows],
+                None if foreign is None else foreign[rows],
+            ),
+            kinds=None if self.kinds is None else self.kinds[rows],
         )
 
 

@@ -33,8 +33,8 @@ def _tables(files: TableFiles, num_features: int) -> ClientTables:
     assert files.boundary is not None
     return ClientTables(
         nodes=read_node_table(files.nodes, num_features=num_features),
-        edges=read_edge_table(files.edges),
-        boundary=read_boundary_table(files.boundary),
+        edges=(read_edge_table(files.edges),),
+        boundary=(read_boundary_table(files.boundary),),
     )
 
 

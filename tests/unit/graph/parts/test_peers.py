@@ -155,3 +155,88 @@ def test_peers_file_is_read_no_further_than_its_bound(tmp_path: Path) -> None:
         file.truncate(10 * 2**30)
     with pytest.raises(ConfigurationError, match="more than 67108864 bytes; expected a TOML"):
         read_peers(path)
+
+
+#: Nothing of it stands in a file of nodes without types.
+TYPED: dict[str, Any] = {
+    "features": None,
+    "sparse-features": None,
+    "types": [{"name": "user", "features": 3}, {"name": "item", "features": 0}],
+    "labelled": "user",
+    "relations": [
+        {"source": "user", "name": "buys", "target": "item"},
+        {"source": "user", "name": "knows", "target": "user"},
+    ],
+}
+
+
+def test_types_and_relations_are_read_and_written(tmp_path: Path) -> None:
+    peers = _read(tmp_path, **TYPED)
+    assert peers.relations is not None
+    assert (peers.relations.types, peers.relations.widths) == (("user", "item"), (3, 1))
+    assert peers.type_widths == (3, 0)
+    assert (peers.num_features, peers.sparse_features) == (4, True)
+    assert [one.symmetric for one in peers.relations.relations] == [False, True]
+    assert [peers.has_sides(relation) for relation in (0, 1)] == [True, False]
+    directed = _read(tmp_path, **TYPED, edges_are="directed")
+    assert directed.relations is not None
+    assert not any(one.symmetric for one in directed.relations.relations)
+    (tmp_path / "again.toml").write_text(peers.to_toml())
+    again = read_peers(tmp_path / "again.toml")
+    assert (again.relations, again.type_widths) == (peers.relations, peers.type_widths)
+    assert again.partitioning == peers.partitioning
+
+
+def test_the_order_of_types_and_relations_is_agreed_on(tmp_path: Path) -> None:
+    digests = {_read(tmp_path, **TYPED).partitioning}
+    for key in ("types", "relations"):
+        turned = {**TYPED, key: TYPED[key][::-1]}
+        digests.add(_read(tmp_path, **turned).partitioning)
+    wider = [{"name": "user", "features": 4}, TYPED["types"][1]]
+    digests.add(_read(tmp_path, **{**TYPED, "types": wider}).partitioning)
+    digests.add(_read(tmp_path, **{**TYPED, "labelled": "item"}).partitioning)
+    digests.add(_read(tmp_path, **TYPED, edges_are="directed").partitioning)
+    assert len(digests) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"features": 3}, "features: got 3; expected none with types, of which each says its own"),
+        ({"edge-features": 2}, "edge-features: got 2; expected none with types"),
+        ({"sparse-features": False}, "sparse-features: got False; expected true, since types"),
+        ({"relations": None}, "relations: missing; expected partitioning, "),
+        ({"labelled": None}, "labelled: missing; expected "),
+        ({"types": []}, "types: got []; expected tables [[types]] with name, features"),
+        ({"types": [{"name": "user"}]}, "types: got {'name': 'user'}; expected tables [[types]]"),
+        ({"types": [{"name": 1, "features": 1}]}, "types: name: got 1; expected a text"),
+        (
+            {"types": [{"name": "user", "features": "3"}]},
+            "types: features: got '3'; expected a whole number",
+        ),
+        (
+            {"types": [{"name": "user", "features": -1}, TYPED["types"][1]]},
+            "types: user: features: got -1; expected how many there are, 0 for none",
+        ),
+        (
+            {"types": [*TYPED["types"], TYPED["types"][0]]},
+            "types: got 3 types; expected 1 to 100 of different names",
+        ),
+        ({"labelled": "shop"}, "labelled: got 'shop'; expected one of the types user, item"),
+        (
+            {"relations": [{"source": "user", "name": "visits", "target": "shop"}]},
+            "relations: visits: target: got 'shop'; expected one of the types user, item",
+        ),
+        (
+            {"relations": [TYPED["relations"][0]] * 2},
+            "types: two relations of the same types have one name",
+        ),
+        ({"relations": "buys"}, "relations: got 'buys'; expected tables [[relations]] with source"),
+        (
+            {"types": [{"name": "a/b", "features": 1}], "labelled": "a/b"},
+            "relations: buys: source: got 'user'; expected one of the types a/b",
+        ),
+    ],
+)
+def test_types_that_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    assert _refused(tmp_path, **{**TYPED, **changes}).startswith(told)
