@@ -132,7 +132,7 @@ class Relations:
         """Return the [N] int16 types of nodes of some [N] keys; -1 of keys of no type."""
         found = np.full(len(keys), -1, dtype=np.int16)
         for kind, name in enumerate(self.types):
-            found[np.char.startswith(keys, _prefix(name))] = kind
+            found[np.char.startswith(keys, prefix_of(name))] = kind
         return found
 
     @cached_property
@@ -261,10 +261,11 @@ def text_of(relations: Relations | None) -> str:
 
 def keys_of_type(name: str, keys: np.ndarray) -> np.ndarray:
     """Return the [n] keys that nodes of a type have in a graph, of their own [n] bytes."""
-    return np.char.add(_prefix(name), keys)
+    return np.char.add(prefix_of(name), keys)
 
 
-def _prefix(name: str) -> bytes:
+def prefix_of(name: str) -> bytes:
+    """Return what the keys of a type's nodes begin with."""
     return name.encode() + _SEPARATOR
 
 

@@ -454,11 +454,13 @@ def _joined(peers: Peers, entries: Sequence[_Entries]) -> EdgeValues:
 
 
 def _check_edge_features(tables: ClientTables, peers: Peers) -> None:
-    for table in (*tables.edges, *tables.boundary):
-        if table.values.num_attributes != peers.num_edge_features:
-            found = counted(table.values.num_attributes, "column")
+    for source, values in (
+        (table.source, table.values) for group in (tables.edges, tables.boundary) for table in group
+    ):
+        if values.num_attributes != peers.num_edge_features:
+            found = counted(values.num_attributes, "column")
             raise TableError(
-                f"{table.source}: got {found} e_*; expected {peers.num_edge_features}, "
+                f"{source}: got {found} e_*; expected {peers.num_edge_features}, "
                 f"the edge-features of {peers.source}"
             )
 

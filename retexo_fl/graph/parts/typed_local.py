@@ -42,7 +42,7 @@ from retexo_fl.graph.sources.tables.nodes import has_labels
 from retexo_fl.graph.sources.tables.source import shown
 from retexo_fl.graph.sources.typed_tables import check_names
 from retexo_fl.graph.time_split import TIME_COLUMN
-from retexo_fl.relations import Relations, keys_of_type
+from retexo_fl.relations import Relations, keys_of_type, prefix_of
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
@@ -243,9 +243,7 @@ class _Ends:
         """Return the keys of both ends behind the names of their types."""
         types = self._relations.types
         first, second = (
-            np.char.add(
-                [keys_of_type(types[way.kinds[end]], np.bytes_()) for way in ways], keys[end]
-            )
+            np.char.add([prefix_of(types[way.kinds[end]]) for way in ways], keys[end])
             for end in (0, 1)
         )
         return first, second

@@ -66,11 +66,10 @@ def read_typed_tables(
     check_names("edges", edges)
     tables = {bare_name(path): _nodes(path, columns, reading) for path in nodes}
     everyone = _all_nodes(tables)
-    starts = dict(zip(tables, _starts(tables), strict=True))
     return typed_graph(
         [_typed_nodes(kind, table) for kind, table in tables.items()],
         [
-            _relation(*of_relation, tables, everyone, starts, reading)
+            _relation(*of_relation, tables, everyone, reading)
             for path in edges
             for of_relation in _by_relation(path, reading)
         ],
@@ -167,12 +166,11 @@ def _by_relation(path: Path, reading: Reading) -> Iterator[tuple[str, EdgeTable]
         yield str(kinds[first[group]]), part
 
 
-def _relation(  # noqa: PLR0913 - it is of so many tables
+def _relation(
     name: str,
     table: EdgeTable,
     tables: dict[str, NodeTable],
     everyone: NodeTable,
-    starts: dict[str, int],
     reading: Reading,
 ) -> TypedEdges:
     names = reading.rules.columns
@@ -191,6 +189,7 @@ def _relation(  # noqa: PLR0913 - it is of so many tables
     if kinds[0] != kinds[1]:
         rules = replace(rules, directed=True)
     found = edge_rows(everyone, whole, rules)
+    starts = dict(zip(tables, _starts(tables), strict=True))
     ends = found.ends - np.array([[starts[kinds[0]]], [starts[kinds[1]]]])
     return TypedEdges(
         source=kinds[0],
