@@ -23,8 +23,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from retexo_fl.units import counted
-
 #: Between a node's type and its own key.
 _SEPARATOR: Final = b"/"
 #: Of types and relations.
@@ -240,7 +238,7 @@ def differing(one: Relations | None, other: Relations | None) -> str:
 def _types_said(relations: Relations) -> str:
     """Return the types with their widths, and which has the labels."""
     said = (
-        f"{name} ({counted(width, 'column')}{', labels' * (kind == relations.labelled)})"
+        f"{name} ({width} column{'s' * (width != 1)}{', labels' * (kind == relations.labelled)})"
         for kind, (name, width) in enumerate(zip(relations.types, relations.widths, strict=True))
     )
     return ", ".join(said)
