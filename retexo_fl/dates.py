@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from typing import Any, Final, Self
 
 from retexo_fl.errors import ConfigurationError
@@ -23,6 +25,9 @@ MOMENT: Final = (
     "a number, or a date such as 2024-03-01, 2024-03-01T12:30 or 01.03.2024 (not 03/01/2024, which "
     "may be two)"
 )
+#: What stands for a point in time of each use of nodes.
+THREE: Final = "three that ascend, with / between them: of train, validation and test nodes"
+_USES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +159,49 @@ class Moment:
         if len(found) == 1:
             return cls(text=text, value=found.pop().in_seconds, is_date=True)
         raise ConfigurationError(f"{key}: got {text[:40]!r}; expected {MOMENT}")
+
+
+def moments_of(text: str, key: str = "edges-before") -> tuple[Moment, ...]:
+    """Read a point in time, or :data:`THREE`; none of an empty text.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if not text:
+        return ()
+    if text.count("/") < 2 or is_moment(text):
+        return (Moment.of(text, key=key),)
+    texts = text.split("/")
+    if len(texts) != _USES or not all(texts):
+        raise ConfigurationError(f"{key}: got {text[:60]!r}; expected {MOMENT}; or {THREE}")
+    found = tuple(Moment.of(each, key=key) for each in texts)
+    check_order(found, key=key, text=text)
+    return found
+
+
+def check_order(cuts: Sequence[Moment], *, key: str, text: str) -> None:
+    """Check that points in time are of one kind, and ascend.
+
+    Raises:
+        ConfigurationError: They are not, or do not.
+    """
+    if len({cut.is_date for cut in cuts}) > 1:
+        raise ConfigurationError(
+            f"{key}: got {text[:60]!r}, numbers and dates; expected one of the two"
+        )
+    for one, other in pairwise(cuts):
+        if one.value >= other.value:
+            raise ConfigurationError(
+                f"{key}: {other.text} stands after {one.text}; expected points in time that ascend"
+            )
+
+
+def are_moments(text: str) -> bool:
+    """Return whether :func:`moments_of` reads a text."""
+    with suppress(ConfigurationError):
+        moments_of(text)
+        return True
+    return False
 
 
 def is_moment(text: str) -> bool:

@@ -24,7 +24,7 @@ from retexo_fl.api.sweeps import CUTS_NAME, JUDGED, checked_keys, sweep_of, writ
 from retexo_fl.api.training import say
 from retexo_fl.api.values import takes_keys, with_frames
 from retexo_fl.config import RunConfig, Scalar
-from retexo_fl.dates import MOMENT, Moment, is_moment, moment_text
+from retexo_fl.dates import MOMENT, Moment, check_order, is_moment, moment_text
 from retexo_fl.errors import ConfigurationError, RetexoError
 from retexo_fl.units import format_counted
 
@@ -233,7 +233,7 @@ _PERIODS: Final[Mapping[str, Callable[[date], date]]] = {
 
 def _moments(cuts: str, values: Mapping[str, Scalar], graph: object | None) -> list[Moment]:
     """Return the points in time, which ascend."""
-    from retexo_fl.graph.time_split import BY_TIME, check_order
+    from retexo_fl.graph.time_split import BY_TIME
 
     if cuts in _PERIODS:
         found = _boundaries(cuts, values, graph)

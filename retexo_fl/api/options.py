@@ -77,7 +77,8 @@ class Options(TypedDict, total=False):
     """An edge to a node that is not there: refused, or left out."""
     edges_before: str | float | date | None
     """Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column
-    time.
+    time. Three, as 2024-03-01/2024-04-01/2024-05-01: train nodes are read with the edges before
+    the first, validation nodes with those before the second, test nodes the third.
     """
     clients: int | None
     """Number of clients."""

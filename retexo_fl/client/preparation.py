@@ -17,13 +17,14 @@ from retexo_fl.config import AUTO_FEATURES, NO_FEATURES, RunConfig
 from retexo_fl.config.goals import AUTO
 from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.config.value_forms import OF_ONE_CLASS
-from retexo_fl.dates import Moment
+from retexo_fl.dates import moments_of
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import several_paths, write_whole
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import LINKS, LabelKind, labels_for
 from retexo_fl.graph.masks import Split, published_split
 from retexo_fl.graph.partitioners import assign_nodes
+from retexo_fl.graph.parts.as_of import USES, joined_cuts, only_use
 from retexo_fl.graph.parts.cutting import cut_graph
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.storage import find_partitions, open_partition, part_name
@@ -108,15 +109,27 @@ def settled_parts(
     config: RunConfig, *, graph: object | None = None, quiet: bool = False
 ) -> SettledParts:
     """Return what :func:`make_parts` does, and by which split."""
+    cuts = [cut.text for cut in moments_of(config.edges_before)]
+    first = replace(config, edges_before=cuts[0]) if cuts else config
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
-        whole = load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
+        whole = load_graph(first, quiet=quiet) if graph is None else given_graph(graph, first)
     label_kind(config).check_fit(whole.labels, source=f"data set {whole.name!r}")
     tell_scale(whole.name, [whole.features], whole.recipe)
     config, masks = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
-        parts = cut_graph(whole, *_divided(whole, config))
-    return SettledParts(config=config, parts=parts, masks=masks)
+        assignment, split = _divided(whole, config)
+        if len(cuts) < len(USES):
+            parts = cut_graph(whole, assignment, split)
+            return SettledParts(config=config, parts=parts, masks=masks)
+        at_cuts = []
+        for place, cut in enumerate(cuts):
+            if place:
+                whole = _as_of(cut, config, graph)
+            at_cuts.append(cut_graph(whole, assignment, only_use(split, place)))
+    _tell_cuts(cuts, at_cuts)
+    joined = [joined_cuts(parts, cuts) for parts in zip(*at_cuts, strict=True)]
+    return SettledParts(config=config, parts=joined, masks=masks)
 
 
 def later_parts(
@@ -131,13 +144,27 @@ def later_parts(
         before: Takes the place of its ``edges-before``.
         graph: As in :func:`make_parts`.
     """
-    later = replace(config, edges_before=before)
-    early, late = (
-        load_graph(each, quiet=True) if graph is None else given_graph(graph, each)
-        for each in (config, later)
-    )
+    early, late = (_as_of(cut, config, graph) for cut in (config.edges_before, before))
     config, _ = _with_own_split(config, early)
     return cut_graph(late, *_divided(early, config))
+
+
+def _as_of(before: str, config: RunConfig, graph: object | None) -> Graph:
+    """Return the graph of a configuration with the edges before a point in time."""
+    config = replace(config, edges_before=before)
+    return load_graph(config, quiet=True) if graph is None else given_graph(graph, config)
+
+
+def _tell_cuts(cuts: Sequence[str], parts: Sequence[Sequence[GraphPartition]]) -> None:
+    """Say what is there at each of three points in time, and what crosses for it."""
+    for use, cut, each in zip(("train", "validation", "test"), cuts, parts, strict=True):
+        # Both ends of an edge hold it.
+        edges = sum(len(part.indices) for part in each) // 2
+        logger.warning(
+            "edges-before: %s nodes are read with the %s before %s; rows of %s cross for them",
+            *(use, format_counted(edges, "edge"), cut),
+            format_counted(sum(part.num_boundary for part in each), "boundary node"),
+        )
 
 
 def _divided(graph: Graph, config: RunConfig) -> tuple[np.ndarray, Split]:
@@ -343,7 +370,8 @@ def edge_rules(config: RunConfig) -> EdgeRules:
         directed=config.edges_are == "directed",
         merge=config.merge_edges,
         self_loops=config.self_loops,
-        before=Moment.of(config.edges_before) if config.edges_before else None,
+        # Of three, all edges that any node is read with.
+        before=cuts[-1] if (cuts := moments_of(config.edges_before)) else None,
         unknown=config.unknown_nodes,
         predicates=tuple(sorted(words_of(config.predicates))),
         columns=EdgeColumns.of(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Required, TypeAlias, TypedDict, Unpack
 
 from retexo_fl.config.value_forms import ValueForm
-from retexo_fl.dates import MOMENT, is_moment, moment_text
+from retexo_fl.dates import MOMENT, THREE, are_moments, moment_text
 from retexo_fl.plugins import is_plugin
 
 Scalar = bool | int | float | str
@@ -174,10 +174,10 @@ def formed(default: str, help_text: str, form: ValueForm, **more: Unpack[More]) 
 
 
 def moment(help_text: str, **more: Unpack[More]) -> Any:
-    """Declare a field of a point in time, or none; a date or number stands for its text."""
+    """Declare a field of a point in time, three, or none; a date or number stands for its text."""
     more["read"] = moment_text
-    brief = "a number, or a date"
-    return key("", help_text, is_moment, expected=MOMENT, brief=brief, **more)
+    brief = "a number, or a date, or three"
+    return key("", help_text, are_moments, expected=f"{MOMENT}; or {THREE}", brief=brief, **more)
 
 
 _SWITCH: Final = MappingProxyType({"true": True, "false": False})

@@ -178,7 +178,8 @@ class RunConfig:
     )
     edges_before: str = moment(
         "Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column "
-        "time.",
+        "time. Three, as 2024-03-01/2024-04-01/2024-05-01: train nodes are read with the edges "
+        "before the first, validation nodes with those before the second, test nodes the third.",
         metavar="TIME",
         lean=ANY,
     )

@@ -10,6 +10,8 @@ import numpy as np
 from retexo_fl.graph.checks import ArrayChecks
 
 _HASH_BYTES: Final = 8
+#: Between the key of a node and the point in time as of which it is meant.
+_AS_OF: Final = b" before "
 
 
 def decimal_keys(num_nodes: int) -> np.ndarray:
@@ -25,7 +27,8 @@ def decimal_keys(num_nodes: int) -> np.ndarray:
 def hash_keys(keys: np.ndarray) -> np.ndarray:
     """Return the first eight bytes of each key's BLAKE2b digest as a number.
 
-    Keyed randomness (dropout masks) depends on these, so they never change.
+    Keyed randomness (dropout masks) depends on these, so they never change. A node has the same at
+    each point in time (:func:`of_cut`).
 
     Args:
         keys: [n] bytes, dtype ``S``.
@@ -33,8 +36,16 @@ def hash_keys(keys: np.ndarray) -> np.ndarray:
     Returns:
         [n] uint64, read little-endian.
     """
-    digests = [hashlib.blake2b(key, digest_size=_HASH_BYTES).digest() for key in keys.tolist()]
+    digests = [
+        hashlib.blake2b(key.partition(_AS_OF)[0], digest_size=_HASH_BYTES).digest()
+        for key in keys.tolist()
+    ]
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def of_cut(keys: np.ndarray, cut: str) -> np.ndarray:
+    """Return the [n] keys of nodes as of a point in time, of their own [n] bytes."""
+    return np.char.add(keys, _AS_OF + cut.encode())
 
 
 def narrow_keys(keys: np.ndarray) -> np.ndarray:

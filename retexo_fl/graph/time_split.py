@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final, NoReturn
 
 import numpy as np
 
-from retexo_fl.dates import Moment
+from retexo_fl.dates import Moment, check_order
 from retexo_fl.errors import ConfigurationError, DatasetError
 from retexo_fl.graph.labels import labelled
 from retexo_fl.graph.masks import Split
@@ -44,23 +42,6 @@ def time_cuts(split: str) -> tuple[Moment, ...]:
     cuts = tuple(Moment.of(text, key="split") for text in texts)
     check_order(cuts, key="split", text=split)
     return cuts
-
-
-def check_order(cuts: Sequence[Moment], *, key: str, text: str) -> None:
-    """Check that points in time are of one kind, and ascend.
-
-    Raises:
-        ConfigurationError: They are not, or do not.
-    """
-    if len({cut.is_date for cut in cuts}) > 1:
-        raise ConfigurationError(
-            f"{key}: got {text[:60]!r}, numbers and dates; expected one of the two"
-        )
-    for one, other in pairwise(cuts):
-        if one.value >= other.value:
-            raise ConfigurationError(
-                f"{key}: {other.text} stands after {one.text}; expected points in time that ascend"
-            )
 
 
 def split_by_time(

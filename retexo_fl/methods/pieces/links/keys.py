@@ -7,6 +7,7 @@ from typing import Any
 
 from retexo_fl.config.goals import AUTO
 from retexo_fl.config.value_forms import shown
+from retexo_fl.dates import moments_of
 from retexo_fl.errors import ConfigurationError
 
 
@@ -33,6 +34,12 @@ def check_links(values: Mapping[str, Any]) -> None:
                 f"{key}: {shown(values[key])} does not go with task links; expected "
                 f"{str(expected).lower()}"
             )
+    if len(moments_of(values["edges-before"])) > 1:
+        raise ConfigurationError(
+            f"edges-before: {values['edges-before']} does not go with task links, whose train, "
+            "validation and test edges are drawn by a hash of their ends; expected one point in "
+            "time, or labels of nodes"
+        )
     if values["codec"] == "fixed":
         raise ConfigurationError(
             "codec: fixed does not go with task links, whose rows are not summed; expected lossless"
