@@ -5,6 +5,12 @@ gives it away is with whom it trades. Most of its partners have their accounts a
 All is drawn from a seed: the same options give the same files.
 
     python examples/fraud/make_bank.py --out bank
+
+With ``--typed`` the bank knows devices and merchants, too, in tables of their own. Half of its
+mules then take the money out by cards: they trade as anybody does, pay at merchants that are in
+league with them, and log in, as the other mules do, from devices that several of them use.
+
+    python examples/fraud/make_bank.py --typed --out bank
 """
 
 from __future__ import annotations
@@ -31,8 +37,20 @@ SHELLS_OF_MULE, NEAR_SHELLS = (3, 7), 0.06
 #: Shares of the pairs whose accounts are at two branches.
 CROSSING, CROSSING_OF_MULES = 0.3, 0.85
 
+#: Of a bank with devices and merchants: mules that take money out by cards.
+BY_CARD = 0.5
+RING_SIZES, RING_DEVICES, RING_USE = (3, 6), 2, 0.6
+HOUSEHOLD_SHARES = (0.5, 0.3, 0.12, 0.08)
+SYSTEMS = ("android", "ios", "windows", "mac", "linux")
+SYSTEM_SHARES = (0.38, 0.3, 0.22, 0.08, 0.02)
+CATEGORIES = ("grocery", "fuel", "restaurant", "online", "electronics", "gift cards")
+CATEGORY_SHARES = (0.3, 0.1, 0.2, 0.2, 0.12, 0.08)
+COLLUDING_SHARES = (0.02, 0.02, 0.06, 0.4, 0.25, 0.25)
+ACCOUNTS_OF_MERCHANT, COLLUDING = 25, 0.03
+
 TABLES = {f"{of}-{table}.csv" for of in BRANCHES for table in ("accounts", "transfers", "boundary")}
 TABLES |= {"accounts.csv", "transfers.csv"}
+TABLES |= {"devices.csv", "merchants.csv", "uses.csv", "pays.csv"}
 
 #: From, to, day, amount.
 Transfer = tuple[int, int, str, str]
@@ -98,8 +116,10 @@ def _gaps(rng: np.random.Generator, texts: list[str], share: float | np.ndarray)
     return ["" if gone else text for gone, text in zip(missing, texts, strict=True)]
 
 
-def make_pairs(rng: np.random.Generator, accounts: Accounts, count: int) -> np.ndarray:
-    """Draw who trades with whom.
+def make_pairs(
+    rng: np.random.Generator, accounts: Accounts, count: int, by_card: np.ndarray
+) -> np.ndarray:
+    """Draw who trades with whom; mules of ``by_card`` do not trade with shells.
 
     Returns:
         [P, 2] accounts, each pair once, P about ``count``.
@@ -109,8 +129,9 @@ def make_pairs(rng: np.random.Generator, accounts: Accounts, count: int) -> np.n
     shells = np.flatnonzero(accounts.is_shell)
     pairs: list[tuple[int, int]] = []
     for mule in np.flatnonzero(accounts.is_mule).tolist():
+        among = ordinary if by_card[mule] else shells
         for _ in range(rng.integers(*SHELLS_OF_MULE, endpoint=True)):
-            pairs.append((mule, _partner(rng, accounts, mule, shells, CROSSING_OF_MULES)))
+            pairs.append((mule, _partner(rng, accounts, mule, among, CROSSING_OF_MULES)))
     others = np.flatnonzero(~accounts.is_shell & ~accounts.is_mule)
     for customer in others[rng.random(len(others)) < NEAR_SHELLS].tolist():
         pairs.append((customer, _partner(rng, accounts, customer, shells, CROSSING)))
@@ -162,6 +183,122 @@ def make_transfers(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Nodes of another type, and the edges that lead to them.
+
+    Attributes:
+        columns: By name, of its nodes.
+        edges: Account and node, in the order of the days.
+        days: Of the edges.
+        amounts: Of the edges; None where they have none.
+    """
+
+    columns: dict[str, list[str]]
+    edges: list[tuple[int, int]]
+    days: list[str]
+    amounts: list[str] | None
+
+
+def make_devices(rng: np.random.Generator, accounts: Accounts) -> Beside:
+    """Draw devices: of one person, of a household, of the public, and of a ring of mules."""
+    count = len(accounts.branch)
+    users: list[list[int]] = [[one] for one in np.flatnonzero(rng.random(count) < 0.95).tolist()]
+    users += [[one] for one in np.flatnonzero(rng.random(count) < 0.35).tolist()]
+    users += [
+        [one for one in home if rng.random() < 0.8]
+        for home in _groups(rng, rng.permutation(count), HOUSEHOLD_SHARES)
+        if len(home) > 1 and rng.random() < 0.6
+    ]
+    public = max(1, count // 250)
+    places = np.where(rng.random(count) < 0.08, rng.integers(0, public, count), -1)
+    users += [np.flatnonzero(places == place).tolist() for place in range(public)]
+    of_rings = len(users)
+    smallest, largest = RING_SIZES
+    sizes = [0.0] * (smallest - 1) + [1 / (largest - smallest + 1)] * (largest - smallest + 1)
+    for ring in _groups(rng, rng.permutation(np.flatnonzero(accounts.is_mule)), sizes):
+        for _ in range(RING_DEVICES):
+            # Beside the ring those whose logins were stolen.
+            others = rng.integers(0, count, rng.poisson(1)).tolist()
+            users.append([one for one in ring if rng.random() < RING_USE] + others)
+    of_ring = np.arange(len(users)) >= of_rings
+    kept = [place for place, some in enumerate(users) if some]
+    of_ring = of_ring[kept]
+    pairs = [(one, at) for at, place in enumerate(kept) for one in sorted(set(users[place]))]
+    number = len(kept)
+    rooted = rng.random(number) < np.where(of_ring, 0.35, 0.04)
+    columns = {
+        "system": [SYSTEMS[at] for at in rng.choice(len(SYSTEMS), size=number, p=SYSTEM_SHARES)],
+        "rooted": ["yes" if value else "no" for value in rooted],
+        "days_known": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(of_ring, 150, 300))],
+        "night_share": _gaps(rng, [f"{v:.3f}" for v in rng.beta(np.where(of_ring, 3, 2), 8)], 0.05),
+    }
+    return _dated(rng, columns, pairs, None)
+
+
+def make_merchants(rng: np.random.Generator, accounts: Accounts, by_card: np.ndarray) -> Beside:
+    """Draw merchants and who pays them; some are in league with the mules that pay by card."""
+    count = len(accounts.branch)
+    number = max(20, count // ACCOUNTS_OF_MERCHANT)
+    colludes = np.zeros(number, dtype=bool)
+    colludes[rng.permutation(number)[: max(2, round(number * COLLUDING))]] = True
+    honest = rng.choice(len(CATEGORIES), size=number, p=CATEGORY_SHARES)
+    other = rng.choice(len(CATEGORIES), size=number, p=COLLUDING_SHARES)
+    columns = {
+        "category": [CATEGORIES[at] for at in np.where(colludes, other, honest)],
+        "country": [
+            COUNTRIES[at] for at in rng.choice(len(COUNTRIES), size=number, p=COUNTRY_SHARES)
+        ],
+        "days_open": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(colludes, 700, 1500))],
+        "chargebacks": _gaps(
+            rng, [f"{v:.4f}" for v in rng.beta(2, np.where(colludes, 80, 200))], 0.1
+        ),
+    }
+    popularity = (rng.pareto(1.5, number) + 1) * np.where(colludes, 0.5, 1.0)
+    buyers = np.repeat(np.arange(count), rng.poisson(4, count))
+    shops = rng.choice(number, size=len(buyers), p=popularity / popularity.sum())
+    # Most mules that pay by card do so at several; some of the others, too.
+    mules = np.flatnonzero(accounts.is_mule)
+    often = np.where(
+        by_card[mules], rng.integers(3, 7, len(mules)), rng.random(len(mules)) < 0.3
+    ).astype(int)
+    cashers = np.repeat(mules, often)
+    at = rng.choice(np.flatnonzero(colludes), size=len(cashers))
+    means = np.repeat((3.5, 5.5), (len(buyers), len(cashers)))
+    pairs = list(
+        zip([*buyers.tolist(), *cashers.tolist()], [*shops.tolist(), *at.tolist()], strict=True)
+    )
+    return _dated(rng, columns, pairs, np.exp(rng.normal(means, 1.0)))
+
+
+def _groups(
+    rng: np.random.Generator, members: np.ndarray, shares: Sequence[float]
+) -> list[list[int]]:
+    """Divide members into groups of 1, 2, ..., which have these shares."""
+    groups, left = [], members.tolist()
+    while left:
+        size = 1 + int(rng.choice(len(shares), p=shares))
+        groups.append(left[:size])
+        left = left[size:]
+    return groups
+
+
+def _dated(
+    rng: np.random.Generator,
+    columns: dict[str, list[str]],
+    pairs: list[tuple[int, int]],
+    amounts: np.ndarray | None,
+) -> Beside:
+    days = np.sort(rng.integers(0, DAYS, len(pairs)))
+    order = rng.permutation(len(pairs)).tolist()
+    return Beside(
+        columns=columns,
+        edges=[pairs[place] for place in order],
+        days=[str(FIRST_DAY + timedelta(days=int(day))) for day in days],
+        amounts=None if amounts is None else [f"{amounts[place]:.2f}" for place in order],
+    )
+
+
 def write(path: Path, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a CSV table."""
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -170,12 +307,15 @@ def write(path: Path, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Non
         writer.writerows(rows)
 
 
-def write_bank(out: Path, *, accounts: int, transfers: int, labelled: float, seed: int) -> str:
+def write_bank(
+    out: Path, *, accounts: int, transfers: int, labelled: float, seed: int, typed: bool
+) -> str:
     """Write all tables to a folder; return what they hold, in a sentence."""
-    rng = np.random.default_rng(seed)
+    rng, more = np.random.default_rng(seed), np.random.default_rng((seed, 1))
     drawn = make_accounts(rng, accounts)
     columns = columns_of(rng, drawn)
-    pairs = make_pairs(rng, drawn, transfers // 2)
+    by_card = drawn.is_mule & (more.random(accounts) < BY_CARD) & typed
+    pairs = make_pairs(rng, drawn, transfers // 2, by_card)
     moved = make_transfers(rng, drawn, pairs, transfers)
     is_known = rng.random(accounts) < labelled
     columns["fraud"] = [
@@ -183,7 +323,7 @@ def write_bank(out: Path, *, accounts: int, transfers: int, labelled: float, see
     ]
     names = [f"acc-{number:05d}" for number in range(accounts)]
     out.mkdir(parents=True, exist_ok=True)
-    head = ("account", *columns)
+    head = ("key" if typed else "account", *columns)
     rows = list(zip(names, *columns.values(), strict=True))
     write(out / "accounts.csv", head, rows)
     write(
@@ -191,15 +331,38 @@ def write_bank(out: Path, *, accounts: int, transfers: int, labelled: float, see
         ("source", "target", "day", "weight"),
         ((names[one], names[two], day, amount) for one, two, day, amount in moved),
     )
-    for index, branch in enumerate(BRANCHES):
-        _write_branch(out, index, branch, (head, rows, names, moved, drawn.branch.tolist()))
+    beside = ""
+    if typed:
+        beside = _write_beside(out, names, make_devices(more, drawn), "devices", "uses")
+        beside += _write_beside(
+            out, names, make_merchants(more, drawn, by_card), "merchants", "pays"
+        )
+    else:
+        for index, branch in enumerate(BRANCHES):
+            _write_branch(out, index, branch, (head, rows, names, moved, drawn.branch.tolist()))
     crossing = np.count_nonzero(drawn.branch[pairs[:, 0]] != drawn.branch[pairs[:, 1]])
     frauds = columns["fraud"].count("yes")
     return (
         f"{accounts:,} accounts ({frauds} of {sum(is_known):,} labelled ones are fraud), "
         f"{len(moved):,} transfers between {len(pairs):,} pairs, {crossing:,} of them across "
-        f"branches, in {out}"
+        f"branches{beside}, in {out}"
     )
+
+
+def _write_beside(out: Path, accounts: list[str], beside: Beside, nodes: str, edges: str) -> str:
+    """Write nodes of another type and their edges; return what they are."""
+    columns = list(beside.columns.values())
+    names = [f"{nodes[:3]}-{number:05d}" for number in range(len(columns[0]))]
+    write(out / f"{nodes}.csv", ("key", *beside.columns), zip(names, *columns, strict=True))
+    ends = [(accounts[one], names[other]) for one, other in beside.edges]
+    rows = [(*pair, day) for pair, day in zip(ends, beside.days, strict=True)]
+    head = ("source", "target", "day")
+    if beside.amounts is None:
+        write(out / f"{edges}.csv", head, rows)
+    else:
+        weighed = [(*row, amount) for row, amount in zip(rows, beside.amounts, strict=True)]
+        write(out / f"{edges}.csv", (*head, "weight"), weighed)
+    return f", {len(names):,} {nodes} ({edges}: {len(rows):,})"
 
 
 def _write_branch(
@@ -238,6 +401,9 @@ def main() -> None:
     parser.add_argument(
         "--labelled", type=float, default=1.0, help="share of accounts whose label is known"
     )
+    parser.add_argument(
+        "--typed", action="store_true", help="with devices and merchants; whole tables alone"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace tables of this script")
     given = parser.parse_args()
@@ -257,6 +423,7 @@ def main() -> None:
             transfers=given.transfers,
             labelled=given.labelled,
             seed=given.seed,
+            typed=given.typed,
         )
     )
 
