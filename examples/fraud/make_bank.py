@@ -227,7 +227,10 @@ def make_devices(rng: np.random.Generator, accounts: Accounts) -> Beside:
     pairs = [(one, at) for at, place in enumerate(kept) for one in sorted(set(users[place]))]
     number = len(kept)
     rooted = rng.random(number) < np.where(of_ring, 0.35, 0.04)
+    # Where it was registered: a branch of one of its users.
+    first = [users[place][0] for place in kept]
     columns = {
+        "branch": [BRANCHES[accounts.branch[one]] for one in first],
         "system": [SYSTEMS[at] for at in rng.choice(len(SYSTEMS), size=number, p=SYSTEM_SHARES)],
         "rooted": ["yes" if value else "no" for value in rooted],
         "days_known": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(of_ring, 150, 300))],
@@ -245,6 +248,7 @@ def make_merchants(rng: np.random.Generator, accounts: Accounts, by_card: np.nda
     honest = rng.choice(len(CATEGORIES), size=number, p=CATEGORY_SHARES)
     other = rng.choice(len(CATEGORIES), size=number, p=COLLUDING_SHARES)
     columns = {
+        "branch": [BRANCHES[at] for at in rng.choice(len(BRANCHES), size=number, p=BRANCH_SHARES)],
         "category": [CATEGORIES[at] for at in np.where(colludes, other, honest)],
         "country": [
             COUNTRIES[at] for at in rng.choice(len(COUNTRIES), size=number, p=COUNTRY_SHARES)

@@ -55,7 +55,11 @@ from retexo_fl.graph.sources.tables.nodes import words_of
 from retexo_fl.graph.sources.tables.opening import found_form
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
 from retexo_fl.graph.sources.text_form import TextForm
-from retexo_fl.graph.sources.typed_tables import count_types, read_typed_tables
+from retexo_fl.graph.sources.typed_tables import (
+    count_types,
+    fit_typed_recipe,
+    read_typed_tables,
+)
 from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
 from retexo_fl.graph.time_split import TIME_COLUMN, time_columns
 from retexo_fl.methods.pieces.columns.keys import check_structure
@@ -358,7 +362,7 @@ def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -
     if config.nodes:
         paths = several_paths(config.nodes)
         if len(paths) > 1:
-            return count_types(paths, names[0])
+            return count_types(paths, names[0], text_form(config))
         return count_table_values(paths[0], names[0], text_form(config))
     with _found_in(config) as data_dir:
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
@@ -406,7 +410,7 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
             return read_typed_tables(
                 tables,
                 of_edges,
-                _columns_of_several(config),
+                _columns_of_several(config, attributes, tables),
                 attributes=attributes,
                 reading=reading,
             )
@@ -420,23 +424,34 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
     return _as_chosen(graph, config)
 
 
-def _columns_of_several(config: RunConfig) -> NodeColumns:
-    """Return how several tables of nodes are read.
+def _columns_of_several(
+    config: RunConfig, attributes: Sequence[str], nodes: Sequence[Path]
+) -> NodeColumns:
+    """Return how several tables of nodes are read; a recipe that is made of them is made here.
 
     Raises:
-        ConfigurationError: They should go through a recipe, of which each would need its own.
+        ConfigurationError: Their features should be left out.
     """
-    if config.features:
-        raise ConfigurationError(
-            "features: does not go with several tables of nodes yet; expected columns x0, x1, ..."
-        )
-    return NodeColumns(
+    columns = NodeColumns(
         key=config.key_column,
         label=config.label_column,
         unlabelled=words_of(config.unlabelled_values),
         repeated=config.repeated_nodes,
         form=text_form(config),
     )
+    if config.features == NO_FEATURES:
+        raise ConfigurationError(
+            f"features: {NO_FEATURES} does not go with several tables of nodes yet; expected "
+            f"{AUTO_FEATURES}, a recipe, or columns x0, x1, ..."
+        )
+    if config.features == AUTO_FEATURES:
+        recipe, told = fit_typed_recipe(nodes, columns, label_kind(config), attributes)
+        for sentence in told:
+            logger.warning("features: %s", sentence)
+        return replace(columns, recipe=recipe)
+    if config.features:
+        return replace(columns, recipe=read_recipe(Path(config.features)))
+    return columns
 
 
 def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable) -> NodeColumns:
@@ -461,6 +476,12 @@ def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable)
             logger.warning("features: %s", sentence)
     elif config.features and config.features != NO_FEATURES:
         recipe = read_recipe(Path(config.features))
+        if recipe.types:
+            kinds = ", ".join(kind for kind, _ in recipe.types)
+            raise ConfigurationError(
+                f"features: {named_recipe(recipe.digest)} is of types {kinds}; expected their "
+                "tables of nodes, or the recipe of a single table"
+            )
     return NodeColumns(
         key=key,
         label=label,

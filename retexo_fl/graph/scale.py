@@ -110,4 +110,4 @@ def tell_scale(source: str, parts: Sequence[Features], recipe: FeatureRecipe | N
 def _name(recipe: FeatureRecipe | None, at: int) -> str:
     if recipe is None or not recipe.columns:
         return f"column {at}"
-    return [repr(column.column) for column in recipe.in_order for _ in range(column.width)][at]
+    return repr(recipe.feature_names[at])

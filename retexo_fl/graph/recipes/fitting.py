@@ -53,7 +53,7 @@ class FitOptions:
 
 
 def fit_recipe(
-    summary: TableSummary, options: FitOptions | None = None
+    summary: TableSummary, options: FitOptions | None = None, *, may_lack_columns: bool = False
 ) -> tuple[FeatureRecipe, tuple[str, ...]]:
     """Make a recipe of all clients' columns.
 
@@ -64,6 +64,7 @@ def fit_recipe(
     Args:
         summary: Of all tables together.
         options: What is chosen; None for the defaults.
+        may_lack_columns: Of a type of nodes, which may be without features.
 
     Returns:
         The recipe, and a sentence for each column that is left out or cut short.
@@ -83,7 +84,7 @@ def fit_recipe(
             dates += _date(name, column, options, told)
         else:
             numbers += _number(name, column, options, told)
-    if not numbers and not dates and not categories:
+    if not (numbers or dates or categories or may_lack_columns):
         raise ConfigurationError(
             f"{summary.source}: no column becomes a feature"
             + "".join(f"; {sentence}" for sentence in told[:5])

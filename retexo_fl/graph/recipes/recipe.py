@@ -29,7 +29,10 @@ _NUMERAL: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _DIGITS: Final = re.compile(r"[0-9a-f]{64}")
 _OF_COLUMNS: Final = ("key-column", "label-column")
 _OF_FEATURES: Final = ("numbers", "dates", "categories")
-_OPTIONAL: Final = frozenset(("digest", "classes", *_OF_FEATURES))
+_OPTIONAL: Final = frozenset(("digest", "classes", "types", *_OF_FEATURES))
+#: Of one type; labels have one of them.
+_OF_TYPE: Final = frozenset((*_OF_COLUMNS, *_OF_FEATURES))
+_MOST_TYPES: Final = 100
 _KEYS: Final = frozenset(("version", *_OPTIONAL))
 _NUMBER_KEYS: Final = frozenset(
     ("column", "logarithm", "mean", "deviation", "missing", "indicator")
@@ -141,16 +144,20 @@ class CategoryColumn:
 class FeatureRecipe:
     """How the columns of a table become features and classes.
 
-    One without columns names classes alone, and leaves features as they are.
+    One without columns names classes alone, and leaves features as they are. One of a graph with
+    types of nodes has a recipe for each type, and no columns of its own.
 
     Attributes:
         key_column: Name of the column of keys; empty without columns.
-        label_column: Name of the column of labels; empty without columns.
+        label_column: Name of the column of labels; empty without columns, and of a type without
+            labels.
         classes: Names of the classes by class, where labels are texts, or numbers that do not count
             from 0; empty where they do.
         numbers: Columns of numbers, in the order of their features.
         dates: Columns of dates, whose features come after.
         categories: Columns of categories, whose features come last.
+        types: Names of types, each with the recipe of its table, which names no classes, in the
+            order of their features. One without columns is of a type without features.
     """
 
     classes: tuple[str, ...]
@@ -159,6 +166,7 @@ class FeatureRecipe:
     numbers: tuple[NumberColumn, ...] = ()
     dates: tuple[DateColumn, ...] = ()
     categories: tuple[CategoryColumn, ...] = ()
+    types: tuple[tuple[str, FeatureRecipe], ...] = ()
 
     @property
     def in_order(self) -> tuple[NumberColumn | DateColumn | CategoryColumn, ...]:
@@ -168,12 +176,22 @@ class FeatureRecipe:
     @property
     def num_features(self) -> int:
         """F."""
-        return sum(column.width for column in self.in_order)
+        return len(self.feature_names)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """[F] of which column each feature is made; with types behind the type's name."""
+        if self.types:
+            # A type without features has one column, which says what it is.
+            return tuple(
+                f"{kind}/{name}" for kind, one in self.types for name in one.feature_names or ("",)
+            )
+        return tuple(column.column for column in self.in_order for _ in range(column.width))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that become features."""
-        return tuple(column.column for column in self.in_order)
+        """Names of the columns that become features, as in :attr:`feature_names`."""
+        return tuple(dict.fromkeys(self.feature_names))
 
     @property
     def digest(self) -> str:
@@ -211,10 +229,21 @@ class FeatureRecipe:
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {"version": RECIPE_VERSION}
-        if self.columns:
+        if self.in_order:
             values |= {"key-column": self.key_column, "label-column": self.label_column}
         if self.classes:
             values["classes"] = list(self.classes)
+        values |= self._columns()
+        if self.types:
+            values["types"] = {kind: one._of_type() for kind, one in self.types}
+        return values
+
+    def _of_type(self) -> dict[str, Any]:
+        names = {"key-column": self.key_column, "label-column": self.label_column}
+        return {**{key: name for key, name in names.items() if name}, **self._columns()}
+
+    def _columns(self) -> dict[str, Any]:
+        values = {}
         for name, columns in (
             ("numbers", self.numbers),
             ("dates", self.dates),
@@ -249,23 +278,19 @@ def parse_recipe(content: bytes, path: Path) -> FeatureRecipe:
 def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
     if "version" in values and values["version"] != RECIPE_VERSION:
         fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
+    has_types = "types" in values
+    if has_types and (wrong := sorted({*_OF_FEATURES, *_OF_COLUMNS} & values.keys())):
+        fail(path, wrong[0], values[wrong[0]], "it in each of the types alone")
     names_alone = bool(values.get("classes")) and not {*_OF_FEATURES} & values.keys()
-    named = () if names_alone else _OF_COLUMNS
+    named = () if names_alone or has_types else _OF_COLUMNS
     check_keys(path, "recipe", values, _KEYS.union(named), optional=_OPTIONAL)
-    numbers, categories = _tables(path, "numbers", values), _tables(path, "categories", values)
-    recipe = FeatureRecipe(
-        **{key.replace("-", "_"): text_of(path, key, values[key]) for key in named},
+    recipe = replace(
+        _columns(path, values, named),
         classes=_texts(path, "classes", values.get("classes", [])),
-        numbers=tuple(_number(path, t) for t in numbers),
-        dates=tuple(_date(path, t) for t in _tables(path, "dates", values)),
-        categories=tuple(_category(path, t) for t in categories),
+        types=_types(path, values["types"]) if has_types else (),
     )
     if not recipe.columns and not recipe.classes:
         fail(path, ", ".join(_OF_FEATURES), [], "at least one column that becomes features")
-    names = (*(values[key] for key in named), *recipe.columns)
-    twice = [name for at, name in enumerate(names) if name in names[:at]]
-    if twice:
-        fail(path, "column", twice[0], "each column once")
     if len(recipe.classes) == 1:
         fail(path, "classes", list(recipe.classes), "at least two, or none")
     told = values.get("digest")
@@ -278,6 +303,37 @@ def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
             "changed on purpose",
         )
     return recipe
+
+
+def _columns(path: Path, values: Mapping[str, Any], named: Sequence[str]) -> FeatureRecipe:
+    """Return a recipe of the columns alone; ``named`` are the keys that name others."""
+    recipe = FeatureRecipe(
+        **{key.replace("-", "_"): text_of(path, key, values[key]) for key in named},
+        classes=(),
+        numbers=tuple(_number(path, t) for t in _tables(path, "numbers", values)),
+        dates=tuple(_date(path, t) for t in _tables(path, "dates", values)),
+        categories=tuple(_category(path, t) for t in _tables(path, "categories", values)),
+    )
+    names = [*(values[key] for key in named), *(column.column for column in recipe.in_order)]
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        fail(path, "column", twice[0], "each column once")
+    return recipe
+
+
+def _types(path: Path, values: object) -> tuple[tuple[str, FeatureRecipe], ...]:
+    if not isinstance(values, dict) or not 0 < len(values) <= _MOST_TYPES:
+        fail(path, "types", values, f"1 to {_MOST_TYPES} tables [types.NAME]")
+    found = []
+    for kind, of_type in values.items():
+        if not isinstance(of_type, dict):
+            fail(path, f"types.{kind}", of_type, "a table")
+        check_keys(path, f"types.{kind}", of_type, _OF_TYPE, optional=_OF_TYPE)
+        named = [key for key in _OF_COLUMNS if key in of_type]
+        if {*_OF_FEATURES} & of_type.keys() and "key-column" not in named:
+            fail(path, f"types.{kind}", of_type, "a key-column")
+        found.append((kind, _columns(path, of_type, named)))
+    return tuple(found)
 
 
 def named_recipe(digest: str) -> str:

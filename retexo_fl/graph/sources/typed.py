@@ -23,6 +23,7 @@ from retexo_fl.graph.keys import decimal_keys
 from retexo_fl.graph.labels import LabelKind
 from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.neighbours import EdgeValues
+from retexo_fl.graph.recipes import FeatureRecipe
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, early_edges, ruled_edges
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
@@ -46,6 +47,7 @@ class TypedNodes:
         keys: [n] bytes; None for decimal numbers.
         labels: As :class:`.EdgeListGraph` takes them; None for none.
         masks: Of these nodes.
+        attributes: By name [n] text or whole numbers, which the graph may be cut by.
     """
 
     name: str
@@ -54,6 +56,7 @@ class TypedNodes:
     keys: np.ndarray | None = None
     labels: Any = None
     masks: Masks = field(default_factory=Masks)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +91,7 @@ def typed_graph(
     reading: Reading,
     num_classes: int | None = None,
     attributes: Sequence[str] = (),
+    recipe: FeatureRecipe | None = None,
 ) -> Graph:
     """Put types and relations together.
 
@@ -101,13 +105,15 @@ def typed_graph(
         name: Of the graph.
         reading: How it is read.
         num_classes: C; None for the classes that are there.
-        attributes: What it may be cut by: :data:`TYPE` alone.
+        attributes: What it may be cut by: :data:`TYPE`, or what nodes of every type have.
+        recipe: What made features and classes of columns; None for nothing.
 
     Raises:
         DatasetError: A type or a relation is not as described; the message names it.
     """
     checks = ArrayChecks(source=name, error=DatasetError)
-    demand_attributes(name, {TYPE}, attributes)
+    shared = set.intersection(*({*one.attributes} for one in nodes)) if nodes else set()
+    demand_attributes(name, {TYPE, *shared}, attributes)
     _check_names(checks, nodes, edges)
     features = [_features(checks, one) for one in nodes]
     counts = [_count(checks, one, of_type) for one, of_type in zip(nodes, features, strict=True)]
@@ -150,7 +156,13 @@ def typed_graph(
             [_keys(checks, one, count) for one, count in zip(nodes, counts, strict=True)]
         ),
         split=_spread_masks(checks, owner, own, int(starts[-1])) if reading.masks else None,
-        attributes={TYPE: np.repeat([*places], counts)} if attributes else {},
+        attributes={
+            one: np.repeat([*places], counts)
+            if one == TYPE
+            else np.concatenate([of_type.attributes[one] for of_type in nodes])
+            for one in attributes
+        },
+        recipe=recipe,
         may_lack_edges=reading.may_lack_edges,
     )
     return Graph.build(given, ArrayNames(source=name, labels=f"labels of {owner.name}"))

@@ -17,20 +17,28 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.labels import LabelKind
 from retexo_fl.graph.masks import Masks
+from retexo_fl.graph.recipes import FeatureRecipe, fit_recipe
+from retexo_fl.graph.recipes.recipe import named_recipe
+from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.edge_rules import EdgeList
 from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.tables import (
+    ColumnChoice,
     EdgeTable,
     NodeColumns,
     NodeTable,
     edge_rows,
     read_edge_table,
     read_node_table,
+    read_text_column,
+    summarise_table,
 )
 from retexo_fl.graph.sources.tables.edges import key_rows
 from retexo_fl.graph.sources.tables.nodes import has_labels
-from retexo_fl.graph.sources.tables.source import TYPE_COLUMN, shown
+from retexo_fl.graph.sources.tables.source import KEY_COLUMN, TYPE_COLUMN, shown
+from retexo_fl.graph.sources.text_form import FOUND, TextForm
 from retexo_fl.graph.sources.typed import TYPE, TypedEdges, TypedNodes, typed_graph
 from retexo_fl.relations import keys_of_type
 
@@ -52,8 +60,10 @@ def read_typed_tables(
         nodes: Tables of nodes; one of them has labels, and maybe a split. A table without columns
             of features is of a type without any.
         edges: Tables of edges.
-        columns: How columns of nodes are named and used; without a recipe.
-        attributes: What the graph may be cut by: ``type``.
+        columns: How columns of nodes are named and used; its recipe, if it has one, has one for
+            each type.
+        attributes: What the graph may be cut by: ``type``, or a column that all tables of nodes
+            have.
         reading: How it is read.
 
     Raises:
@@ -64,7 +74,14 @@ def read_typed_tables(
     columns = columns or NodeColumns()
     check_names("nodes", nodes)
     check_names("edges", edges)
-    tables = {bare_name(path): _nodes(path, columns, reading) for path in nodes}
+    recipe = columns.recipe
+    if recipe is not None:
+        _check_types(recipe, [bare_name(path) for path in nodes])
+    own = tuple(name for name in attributes if name != TYPE)
+    tables = {
+        bare_name(path): _nodes(path, _columns_of(columns, bare_name(path)), own, reading)
+        for path in nodes
+    }
     everyone = _all_nodes(tables)
     return typed_graph(
         [_typed_nodes(kind, table) for kind, table in tables.items()],
@@ -75,22 +92,82 @@ def read_typed_tables(
         ],
         name=_NAME.join(tables),
         reading=reading,
+        num_classes=len(recipe.classes) or None if recipe is not None else None,
         attributes=attributes,
+        recipe=recipe,
     )
 
 
-def count_types(nodes: Sequence[Path], attribute: str) -> int:
-    """Return how many values an attribute has that several tables may be cut by: their types.
+def fit_typed_recipe(
+    nodes: Sequence[Path], columns: NodeColumns, kind: LabelKind, attributes: Sequence[str] = ()
+) -> tuple[FeatureRecipe, tuple[str, ...]]:
+    """Make the recipe of several tables of nodes: one for each, by what stands in it.
+
+    Args:
+        nodes: The tables.
+        columns: How columns are named.
+        kind: What labels are.
+        attributes: Columns that become no features.
+
+    Returns:
+        The recipe, and a sentence for each column that is left out or cut short.
 
     Raises:
-        ConfigurationError: It is another one.
+        TableError: A table cannot be read.
+        ConfigurationError: Labels are texts of one class.
     """
-    if attribute != TYPE:
-        raise ConfigurationError(
-            f"partitioner: got attribute:{attribute[:40]}; expected attribute:{TYPE} with several "
-            "tables of nodes"
+    check_names("nodes", nodes)
+    classes: tuple[str, ...] = ()
+    types, told = [], []
+    for path in nodes:
+        choice = ColumnChoice(
+            key=columns.key or KEY_COLUMN,
+            label=columns.names[1] if has_labels(path, columns, kind) else "",
+            drop=tuple(name for name in attributes if name != TYPE),
+            unlabelled=columns.unlabelled,
+            form=columns.form,
         )
-    return len(nodes)
+        made, sentences = fit_recipe(summarise_table(path, choice), may_lack_columns=True)
+        classes = classes or made.classes
+        types.append((bare_name(path), made.with_classes(())))
+        told += [f"{bare_name(path)}: {sentence}" for sentence in sentences]
+    return FeatureRecipe(classes=classes, types=tuple(types)), tuple(told)
+
+
+def count_types(nodes: Sequence[Path], attribute: str, form: TextForm = FOUND) -> int:
+    """Return how many values an attribute has that several tables may be cut by.
+
+    Raises:
+        TableError: A table cannot be read, or has no such column of text.
+        DatasetError: A node has no value.
+    """
+    if attribute == TYPE:
+        return len(nodes)
+    values = [read_text_column(path, attribute, form) for path in nodes]
+    return count_values(" and ".join(map(str, nodes)), attribute, np.concatenate(values))
+
+
+def _check_types(recipe: FeatureRecipe, tables: Sequence[str]) -> None:
+    """Check that a recipe is of the tables."""
+    if (known := [kind for kind, _ in recipe.types]) != [*tables]:
+        raise ConfigurationError(
+            f"features: {named_recipe(recipe.digest)} is of {_told(known)}; expected one of "
+            f"{_told(tables)}, the tables of nodes in their order"
+        )
+
+
+def _told(types: Sequence[str]) -> str:
+    return f"types {', '.join(types)}" if types else "a single table"
+
+
+def _columns_of(columns: NodeColumns, kind: str) -> NodeColumns:
+    """Return how the table of a type is read, by its own recipe."""
+    if columns.recipe is None:
+        return columns
+    recipe = dict(columns.recipe.types)[kind]
+    if not recipe.label_column:
+        return replace(columns, recipe=recipe, label="")
+    return replace(columns, recipe=recipe.with_classes(columns.recipe.classes))
 
 
 def check_names(key: str, paths: Sequence[Path]) -> None:
@@ -108,12 +185,18 @@ def check_names(key: str, paths: Sequence[Path]) -> None:
             )
 
 
-def _nodes(path: Path, columns: NodeColumns, reading: Reading) -> NodeTable:
+def _nodes(
+    path: Path, columns: NodeColumns, attributes: Sequence[str], reading: Reading
+) -> NodeTable:
     outputs = 1 if reading.outputs is None else reading.outputs
+    is_made = columns.recipe is not None
     return read_node_table(
         path,
         columns,
+        # A recipe may make no features of a table, whatever its columns are called.
+        num_features=0 if is_made else None,
         infer_features=True,
+        attributes=attributes,
         kind=reading.labels,
         masks=reading.masks,
         outputs=None if has_labels(path, columns, reading.labels) else outputs,
@@ -129,6 +212,7 @@ def _typed_nodes(kind: str, table: NodeTable) -> TypedNodes:
         keys=table.keys,
         labels=table.labels if table.is_labelled else None,
         masks=masks if table.is_labelled else Masks(),
+        attributes=table.attributes,
     )
 
 

@@ -75,7 +75,7 @@ class ColumnChoice:
     Attributes:
         key: Column of keys.
         label: Column of labels; without one of that name, those of several labels a node,
-            ``LABEL_0``, ``LABEL_1``, ...
+            ``LABEL_0``, ``LABEL_1``, ...; empty for none.
         columns: Those that become features; empty for all but key, label and ``split``.
         drop: Those that do not.
         categorical: Those whose numbers are names, such as postcodes.
@@ -143,6 +143,8 @@ def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
 
 
 def _labels(source: Source, choice: ColumnChoice) -> tuple[str, ...]:
+    if not choice.label:
+        return ()
     several = () if choice.label in source.names else numbered_columns(source, choice.label)
     return several or (choice.label,)
 
