@@ -262,6 +262,12 @@ def keys_of_type(name: str, keys: np.ndarray) -> np.ndarray:
     return np.char.add(prefix_of(name), keys)
 
 
+def keys_in_table(name: str, keys: np.ndarray) -> np.ndarray:
+    """Return the [n] keys of nodes of a type as its table has them: the inverse of the above."""
+    first = len(prefix_of(name))
+    return np.array([key[first:] for key in keys.tolist()], dtype=np.bytes_).reshape(len(keys))
+
+
 def prefix_of(name: str) -> bytes:
     """Return what the keys of a type's nodes begin with."""
     return name.encode() + _SEPARATOR

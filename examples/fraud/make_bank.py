@@ -45,7 +45,7 @@ SYSTEMS = ("android", "ios", "windows", "mac", "linux")
 SYSTEM_SHARES = (0.38, 0.3, 0.22, 0.08, 0.02)
 CATEGORIES = ("grocery", "fuel", "restaurant", "online", "electronics", "gift cards")
 CATEGORY_SHARES = (0.3, 0.1, 0.2, 0.2, 0.12, 0.08)
-COLLUDING_SHARES = (0.02, 0.02, 0.06, 0.4, 0.25, 0.25)
+COLLUDING_SHARES = (0.1, 0.05, 0.15, 0.3, 0.2, 0.2)
 ACCOUNTS_OF_MERCHANT, COLLUDING = 25, 0.03
 
 TABLES = {f"{of}-{table}.csv" for of in BRANCHES for table in ("accounts", "transfers", "boundary")}
@@ -226,14 +226,14 @@ def make_devices(rng: np.random.Generator, accounts: Accounts) -> Beside:
     of_ring = of_ring[kept]
     pairs = [(one, at) for at, place in enumerate(kept) for one in sorted(set(users[place]))]
     number = len(kept)
-    rooted = rng.random(number) < np.where(of_ring, 0.35, 0.04)
+    rooted = rng.random(number) < np.where(of_ring, 0.25, 0.05)
     # Where it was registered: a branch of one of its users.
     first = [users[place][0] for place in kept]
     columns = {
         "branch": [BRANCHES[accounts.branch[one]] for one in first],
         "system": [SYSTEMS[at] for at in rng.choice(len(SYSTEMS), size=number, p=SYSTEM_SHARES)],
         "rooted": ["yes" if value else "no" for value in rooted],
-        "days_known": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(of_ring, 150, 300))],
+        "days_known": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(of_ring, 200, 300))],
         "night_share": _gaps(rng, [f"{v:.3f}" for v in rng.beta(np.where(of_ring, 3, 2), 8)], 0.05),
     }
     return _dated(rng, columns, pairs, None)
@@ -253,22 +253,22 @@ def make_merchants(rng: np.random.Generator, accounts: Accounts, by_card: np.nda
         "country": [
             COUNTRIES[at] for at in rng.choice(len(COUNTRIES), size=number, p=COUNTRY_SHARES)
         ],
-        "days_open": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(colludes, 700, 1500))],
+        "days_open": [f"{v:.0f}" for v in rng.gamma(2.0, np.where(colludes, 900, 1500))],
         "chargebacks": _gaps(
-            rng, [f"{v:.4f}" for v in rng.beta(2, np.where(colludes, 80, 200))], 0.1
+            rng, [f"{v:.4f}" for v in rng.beta(2, np.where(colludes, 110, 200))], 0.1
         ),
     }
-    popularity = (rng.pareto(1.5, number) + 1) * np.where(colludes, 0.5, 1.0)
+    popularity = rng.pareto(1.5, number) + 1
     buyers = np.repeat(np.arange(count), rng.poisson(4, count))
     shops = rng.choice(number, size=len(buyers), p=popularity / popularity.sum())
     # Most mules that pay by card do so at several; some of the others, too.
     mules = np.flatnonzero(accounts.is_mule)
     often = np.where(
-        by_card[mules], rng.integers(3, 7, len(mules)), rng.random(len(mules)) < 0.3
+        by_card[mules], rng.integers(2, 5, len(mules)), rng.random(len(mules)) < 0.3
     ).astype(int)
     cashers = np.repeat(mules, often)
     at = rng.choice(np.flatnonzero(colludes), size=len(cashers))
-    means = np.repeat((3.5, 5.5), (len(buyers), len(cashers)))
+    means = np.repeat((3.5, 4.5), (len(buyers), len(cashers)))
     pairs = list(
         zip([*buyers.tolist(), *cashers.tolist()], [*shops.tolist(), *at.tolist()], strict=True)
     )

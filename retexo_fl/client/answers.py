@@ -65,6 +65,7 @@ class SumFacts:
         least_loss: Of a node.
         counts_train: Right train nodes are counted in each round.
         counts_cached: Rows that mini-batches have read by caches are counted, and told at the test.
+        predicts_some: Of the nodes those of one type are predicted.
     """
 
     update: int = 0
@@ -79,6 +80,7 @@ class SumFacts:
     least_loss: float = 0.0
     counts_train: bool = False
     counts_cached: bool = False
+    predicts_some: bool = False
 
 
 def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
@@ -201,7 +203,7 @@ def _evaluated(request: EvaluateRequest, facts: SumFacts) -> Iterator[Declared]:
 
 
 def _predicted(_: PredictRequest, facts: SumFacts) -> Iterator[Declared]:
-    yield Count(name="nodes", of="nodes")
+    yield Count(name="nodes", of="nodes", least=0 if facts.predicts_some else None)
     for use in ("train", "validation", "test"):
         yield Count(name=use, of=use)
         yield Count(name=f"{use}_correct", of=use, least=0)

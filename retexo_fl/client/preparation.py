@@ -68,7 +68,7 @@ from retexo_fl.relations import differing
 from retexo_fl.report import write_report
 from retexo_fl.training.columns import with_structure
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.units import counted, format_counted
+from retexo_fl.units import counted, format_count, format_counted
 
 #: Names of classes that an error lists.
 _MOST_NAMES: Final = 12
@@ -597,8 +597,32 @@ def _checked(settled: SettledParts) -> SettledParts:
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)
+    _tell_types(parts)
     _note_drawn_weights(config, parts[0])
     return replace(settled, config=config, parts=parts)
+
+
+def _tell_types(parts: Sequence[GraphPartition]) -> None:
+    """Say how many nodes each type has, and how many edges each relation."""
+    relations = parts[0].relations
+    if relations is None:
+        return
+    nodes, edges = np.zeros(len(relations.types), int), np.zeros(relations.num_channels, int)
+    for part in parts:
+        nodes += np.bincount(relations.kinds(part.node_keys), minlength=len(nodes))
+        # A node lists what comes to it, so that an edge counts once along each way.
+        assert part.edge_values.weights is not None
+        edges += np.count_nonzero(part.edge_values.weights, axis=0)
+    types = [
+        f"{name} {format_count(int(count))}"
+        for name, count in zip(relations.types, nodes, strict=True)
+    ]
+    ways = []
+    for place, one in enumerate(relations.relations):
+        count = format_count(int(edges[place]) // (1 + one.symmetric))
+        source, target = relations.types[one.source], relations.types[one.target]
+        ways.append(f"{one.name} ({source} to {target}) {count}")
+    logger.warning("types: %s; relations: %s", ", ".join(types), ", ".join(ways))
 
 
 def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:

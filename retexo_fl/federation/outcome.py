@@ -18,6 +18,7 @@ from retexo_fl.federation.rounds.clients import untold_bytes
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.methods.forecasts import LAZY, STANDARD, forecast_of
+from retexo_fl.relations import Relation, Relations
 from retexo_fl.report import write_report
 from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.result import (
@@ -26,8 +27,10 @@ from retexo_fl.run_log.result import (
     MetricValue,
     Network,
     Plan,
+    RelationRow,
     Result,
     StageResult,
+    TypeRow,
 )
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import USES
@@ -115,6 +118,8 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         boundary_plan=effective_plan(config),
         engine=config.engine,
         profile=job.profile,
+        types=_type_rows(config, outcome.shape),
+        relations=_relation_rows(outcome.shape.relations),
         columns=job.made_columns,
         basis_rows=job.basis_rows,
         floor=job.chosen_floor,
@@ -211,6 +216,44 @@ def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ..
         )
         for who, answer in outcome.counted.items()
     )
+
+
+def _type_rows(config: RunConfig, shape: ModelShape) -> tuple[TypeRow, ...]:
+    relations = shape.relations
+    if relations is None:
+        return ()
+    making = relations.within(shape.layers - 1)
+    beyond = "as drawn" if shape.heads_between else "trained"
+    weights = {**dict.fromkeys(making, beyond), relations.labelled: "trained"}
+    return tuple(
+        TypeRow(
+            name=name,
+            features=relations.widths[kind],
+            labels=config.task if kind == relations.labelled else "",
+            weights=weights.get(kind, "none"),
+        )
+        for kind, name in enumerate(relations.types)
+    )
+
+
+def _relation_rows(relations: Relations | None) -> tuple[RelationRow, ...]:
+    if relations is None:
+        return ()
+    return tuple(
+        RelationRow(
+            name=one.name,
+            source=relations.types[one.source],
+            target=relations.types[one.target],
+            messages=_ways(one),
+        )
+        for one in relations.relations
+    )
+
+
+def _ways(relation: Relation) -> str:
+    if relation.symmetric:
+        return "both ways alike"
+    return "both ways" if relation.source != relation.target else "both ways, told apart"
 
 
 def _plan(outcome: TrainingOutcome, job: JobState) -> Plan:

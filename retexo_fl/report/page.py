@@ -8,7 +8,7 @@ from pathlib import Path
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
-from retexo_fl.report import classes, clients, curves, network, sections
+from retexo_fl.report import classes, clients, curves, network, sections, types
 from retexo_fl.report.read import RunRecord, read_run
 from retexo_fl.run_status import correct_status
 
@@ -50,6 +50,7 @@ def render(run: RunRecord) -> str:
             sections.cards(run),
             curves.accuracy_section(run.course),
             classes.classes_section(run),
+            types.types_section(run),
             curves.stages_section(run.course),
             sections.kinds_section(run),
             sections.plan_section(run),

@@ -149,6 +149,31 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRow:
+    """A type of nodes.
+
+    ``labels`` is the task whose labels it has, empty without. ``weights`` says what became of the
+    type's weights: ``trained``; ``as drawn``, where no loss leads to them; ``none``, where nodes
+    with labels read its features alone, or nothing of it.
+    """
+
+    name: str
+    features: int
+    labels: str
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationRow:
+    """A relation between types, and which ways messages go along its edges."""
+
+    name: str
+    source: str
+    target: str
+    messages: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The content of ``result.json``.
 
@@ -156,6 +181,8 @@ class Result:
         dataset: Name of the graph; the next five are the configuration's, ``boundary_plan`` as it
             took effect.
         profile: The profile of the run; None where its keys were given without any.
+        types: Of nodes, where they have types; else empty, as ``relations``.
+        relations: Between types.
         columns: What stood for features where nodes have none, and what it took; else None.
         basis_rows: Of which rows its basis is, where validation nodes chose.
         floor: What was kept at the end, likewise.
@@ -191,6 +218,8 @@ class Result:
     boundary_plan: str = ""
     engine: str
     profile: ChosenProfile | None = field(default=None, metadata=OMITTED)
+    types: tuple[TypeRow, ...] = field(default=(), metadata=OMITTED)
+    relations: tuple[RelationRow, ...] = field(default=(), metadata=OMITTED)
     columns: MadeColumns | None = field(default=None, metadata=OMITTED)
     basis_rows: ChosenRows | None = field(default=None, metadata=OMITTED)
     floor: ChosenFloor | None = field(default=None, metadata=OMITTED)

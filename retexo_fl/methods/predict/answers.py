@@ -67,4 +67,5 @@ class PredictingClient(GraphClient):
         outputs = trainer.logits(request.weights)
         recipe = Recipe.of(self._config, request.label_facts)
         predictions = predict_nodes(self.part.graph, outputs, request.label_facts)
-        return predictions, count_right_nodes(self.part.nodes, outputs, recipe)
+        answer = count_right_nodes(self.part.nodes, outputs, recipe)
+        return predictions, replace(answer, nodes=len(predictions.keys))

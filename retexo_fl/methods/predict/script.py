@@ -15,7 +15,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from flwr.serverapp import Grid
@@ -145,7 +145,10 @@ class _Prediction(Training):
         )
         answers = yield Ask(
             requests=dict.fromkeys(clients.hellos, request),
-            sums=sum_facts(self.config, clients.classes),
+            sums=replace(
+                sum_facts(self.config, clients.classes),
+                predicts_some=loop.model.shape.relations is not None,
+            ),
             stage=request.ticket.stage,
             purpose="predict",
             ends=True,

@@ -11,6 +11,7 @@ from retexo_fl.client.api import PredictAnswer, SparseSums
 from retexo_fl.errors import LocalProtocolError, TrainingDiverged
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.predict.files import LinkPredictions, Predictions
+from retexo_fl.relations import keys_in_table
 from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.metrics import metric_sums
@@ -23,11 +24,11 @@ MOST_SUGGESTED: Final = 10
 def predict_nodes(
     partition: GraphPartition, outputs: torch.Tensor, label_facts: tuple[float, ...]
 ) -> Predictions:
-    """Return what a model says of every inner node.
+    """Return what a model says of every inner node; with types of those of the type with labels.
 
-    A class is that of the largest logit, as in the training's test: where two probabilities are
-    rounded to the same value, the first of them need not be it. A label is predicted where its
-    logit is above 0.
+    Their keys are then those of their table. A class is that of the largest logit, as in the
+    training's test: where two probabilities are rounded to the same value, the first of them need
+    not be it. A label is predicted where its logit is above 0.
 
     Args:
         partition: The client's part, N inner nodes.
@@ -44,7 +45,11 @@ def predict_nodes(
             f"client {partition.client}: the logits of row {int(broken[0])} are not finite; "
             "check its features"
         )
-    keys = np.asarray(partition.node_keys)
+    keys, relations = np.asarray(partition.node_keys), partition.relations
+    if relations is not None:
+        rows = np.flatnonzero(relations.kinds(keys) == relations.labelled)
+        keys = keys_in_table(relations.types[relations.labelled], keys[rows])
+        outputs = outputs[torch.from_numpy(rows)]
     match partition.task:
         case "regression":
             if len(label_facts) != 2:

@@ -1,0 +1,43 @@
+"""The section that lists types of nodes and the relations between them."""
+
+from __future__ import annotations
+
+from retexo_fl.report import markup
+from retexo_fl.report.read import RunRecord
+
+
+def types_section(run: RunRecord) -> str:
+    """Return both tables; nothing of a graph without types."""
+    if run.result is None or not run.result.types:
+        return ""
+    types = [
+        [
+            markup.words(one.name),
+            markup.count(one.features),
+            markup.words(one.labels),
+            markup.words(one.weights),
+        ]
+        for one in run.result.types
+    ]
+    relations = [
+        [
+            markup.words(one.name),
+            markup.words(one.source),
+            markup.words(one.target),
+            markup.words(one.messages),
+        ]
+        for one in run.result.relations
+    ]
+    drawn = [one.name for one in run.result.types if one.weights == "as drawn"]
+    told = (
+        f"Weights of {', '.join(drawn)} stayed as drawn: layer by layer no loss leads to them."
+        if drawn
+        else ""
+    )
+    return markup.section(
+        "types",
+        "Types and relations",
+        markup.paragraph(told) if told else "",
+        markup.table("Types of nodes", ("type", "features", "labels", "weights"), types),
+        markup.table("Relations", ("relation", "from", "to", "messages"), relations),
+    )
