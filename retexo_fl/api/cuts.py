@@ -26,6 +26,7 @@ from retexo_fl.api.values import takes_keys, with_frames
 from retexo_fl.config import RunConfig, Scalar
 from retexo_fl.dates import MOMENT, Moment, check_order, is_moment, moment_text
 from retexo_fl.errors import ConfigurationError, RetexoError
+from retexo_fl.files import several_paths
 from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
@@ -266,20 +267,22 @@ def _boundaries(period: str, values: Mapping[str, Scalar], graph: object | None)
     from retexo_fl.graph.sources.tables.edges import first_and_last_time
 
     tables = tables_of(graph)
-    edges: AnyTable | None = None
+    edges: tuple[AnyTable, ...] = ()
     if tables is not None:
-        edges = tables[1]
+        edges = () if tables[1] is None else tables[1:]
     elif "edges" in values:
-        edges = Path(str(values["edges"]))
-    if edges is None:
+        edges = several_paths(str(values["edges"]))
+    if not edges:
         raise ConfigurationError(
             f"cuts: {period} needs a table of edges; expected points in time, such as "
             "2024-03-01,2024-04-01"
         )
     without_time = {key: value for key, value in values.items() if key != "split"}
     rules = edge_rules(_config_of(without_time, graph))
-    first, last = first_and_last_time(edges, rules)
-    day, end = (date(1970, 1, 1) + timedelta(days=int(t // _DAY_S)) for t in (first, last))
+    firsts, lasts = zip(*(first_and_last_time(table, rules) for table in edges), strict=True)
+    day, end = (
+        date(1970, 1, 1) + timedelta(days=int(t // _DAY_S)) for t in (min(firsts), max(lasts))
+    )
     found = []
     while day <= end:
         day = _PERIODS[period](day)

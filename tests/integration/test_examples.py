@@ -130,6 +130,34 @@ def test_bank_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert "one exists; expected a new folder" in done.stderr
 
 
+def test_bank_with_types_has_the_same_accounts_and_other_mules(tmp_path: Path) -> None:
+    lines_of(*BANK, "--out", str(tmp_path / "plain"))
+    for out in ("one", "two"):
+        (told,) = lines_of(*BANK, "--typed", "--out", str(tmp_path / out))
+    assert " devices (uses: " in told
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == [
+        f"{name}.csv" for name in ("accounts", "devices", "merchants", "pays", "transfers", "uses")
+    ]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    accounts, plain = (_rows(tmp_path / name / "accounts.csv") for name in ("one", "plain"))
+    assert [{**row, "account": row["key"]} for row in accounts] == [
+        {**row, "key": row["account"]} for row in plain
+    ]
+    # Half of the mules trade with no shell company, and pay instead.
+    keys = {row["key"] for row in accounts}
+    for edges, nodes in (("uses", "devices"), ("pays", "merchants")):
+        known = {row["key"] for row in _rows(tmp_path / "one" / f"{nodes}.csv")}
+        rows = _rows(tmp_path / "one" / f"{edges}.csv")
+        assert {row["source"] for row in rows} <= keys
+        assert {row["target"] for row in rows} <= known
+    uses = [(row["source"], row["target"]) for row in _rows(tmp_path / "one" / "uses.csv")]
+    assert len(set(uses)) == len(uses)
+    done = run(*BANK, "--typed", "--out", str(tmp_path / "one"), "--overwrite")
+    assert done.returncode == 0, done.stderr
+
+
 def test_labels_of_a_share_of_the_bank(tmp_path: Path) -> None:
     lines_of(*BANK, "--labelled", "0.05", "--out", str(tmp_path / "bank"))
     labels = [row["fraud"] for row in _rows(tmp_path / "bank" / "accounts.csv")]

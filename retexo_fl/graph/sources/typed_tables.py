@@ -91,7 +91,8 @@ def read_typed_tables(
             for of_relation in _by_relation(path, reading)
         ],
         name=_NAME.join(tables),
-        reading=reading,
+        # Later edges are left out where the tables are read, which have their times.
+        reading=replace(reading, rules=replace(reading.rules, before=None)),
         num_classes=len(recipe.classes) or None if recipe is not None else None,
         attributes=attributes,
         recipe=recipe,

@@ -498,3 +498,54 @@ def test_recipes_that_are_none_are_refused(
     with pytest.raises(ConfigurationError) as caught:
         read_recipe(path)
     assert re.match(f"{re.escape(str(path))}: {expected}", str(caught.value))
+
+
+# ---- types of nodes -----------------------------------------------------------------------------
+
+
+def _typed(tmp_path: Path) -> FeatureRecipe:
+    accounts = _recipe(_summary(tmp_path / "accounts.csv", LINES))
+    shops, _ = fit_recipe(
+        _summary(tmp_path / "shops.csv", ["s,a", "t,b"], head="id,name", label=""),
+        may_lack_columns=True,
+    )
+    types = (("shops", shops), ("accounts", accounts.with_classes(())))
+    return FeatureRecipe(classes=accounts.classes, types=types)
+
+
+def test_recipe_of_types_is_read_as_it_was_written(tmp_path: Path) -> None:
+    recipe = _typed(tmp_path)
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe.to_toml())
+    again = read_recipe(path)
+    assert again.digest == recipe.digest
+    assert [kind for kind, _ in again.types] == ["shops", "accounts"]
+    assert again.types[1] == recipe.types[1]
+    # One column says what a shop is.
+    assert recipe.num_features == 1 + dict(recipe.types)["accounts"].num_features
+    assert recipe.feature_names[:3] == ("shops/", "accounts/age", "accounts/age")
+    other = replace(recipe, types=recipe.types[:1])
+    assert other.digest != recipe.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[types.shops]", "[types.shops]\ncolour = 1", r"types.shops: colour: unknown key"),
+        ("[types.shops]", "[[types.shops]]", r"types.shops: got .*; expected a table"),
+        ("[types.shops]", "[numbers]", "numbers: got .*; expected it in each of the types alone"),
+        ('key-column = "id"', "", "types.accounts: got .*; expected a key-column"),
+        ('column = "age"', 'column = "id"', "column: got 'id'; expected each column once"),
+        ("deviation = ", "deviation = -", "deviation: got -.*; expected a number above 0"),
+    ],
+)
+def test_recipe_of_types_that_is_damaged_is_refused(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    text = _typed(tmp_path).to_toml()
+    text = re.sub(r"(?m)^digest = .*$", "", text)
+    assert old in text
+    path = tmp_path / "recipe.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ConfigurationError, match=told):
+        read_recipe(path)

@@ -1,0 +1,233 @@
+"""Several tables of nodes with columns as a bank has them: recipes, cuts, months, predictions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retexo_fl.graph import open_partition
+from retexo_fl.graph.recipes import read_recipe
+from retexo_fl.report.read import read_run
+from tests.support.cli import CommandLine
+from tests.support.runs import ledger_of
+
+ACCOUNTS, DEVICES, MERCHANTS = 60, 25, 12
+TABLES = (
+    *("--nodes", "accounts.csv", "--nodes", "devices.csv", "--nodes", "merchants.csv"),
+    *("--edges", "transfers.csv", "--edges", "uses.csv", "--edges", "pays.csv"),
+)
+READ = ("--features", "auto", "--label-column", "fraud", "--merge-edges", "sum")
+DIRECTED = ("--edges-are", "directed")
+HOW = ("--model", "rel-sage", "--split", "random:0.4/0.3/0.3", "--hidden", "4", "--rounds", "2")
+
+
+def _write(name: str, head: str, rows: list[str]) -> None:
+    Path(f"{name}.csv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+
+
+def write_tables() -> None:
+    """Write accounts with gaps and words, devices with words, and merchants without features."""
+    rng = random.Random(3)
+    sites = ("east", "west")
+    _write(
+        "accounts",
+        "key,branch,age,segment,fraud",
+        [
+            f"a{at},{sites[at % 2]},{rng.choice(('', 30, 41, 52))},{rng.choice(('home', 'firm'))},"
+            f"{'yes' if at % 4 == 0 else 'no'}"
+            for at in range(ACCOUNTS)
+        ],
+    )
+    systems = ("ios", "android")
+    _write(
+        "devices",
+        "key,branch,system,days",
+        [
+            f"d{at},{sites[at // 3 % 2]},{systems[at % 2]},{rng.randint(1, 99)}"
+            for at in range(DEVICES)
+        ],
+    )
+    # A name in every row is no feature.
+    rows = [f"m{at},{sites[at % 2]},shop {at}" for at in range(MERCHANTS)]
+    _write("merchants", "key,branch,name", rows)
+
+    def edges(name: str, target: str, count: int, others: int) -> None:
+        days = sorted(rng.randrange(90) for _ in range(count))
+        _write(
+            name,
+            "source,target,day,weight",
+            [
+                f"a{rng.randrange(ACCOUNTS // 2)},{target}"
+                f"{rng.randrange(others // 2, others)},"
+                f"{date(2026, 1, 1) + timedelta(days=day)},{rng.uniform(1, 9):.2f}"
+                for day in days
+            ],
+        )
+
+    edges("transfers", "a", 150, ACCOUNTS)
+    edges("uses", "d", 90, DEVICES)
+    edges("pays", "m", 90, MERCHANTS)
+
+
+@pytest.fixture
+def retexo(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    monkeypatch.chdir(tmp_path)
+    write_tables()
+    return CommandLine(capfd)
+
+
+def test_each_type_has_a_recipe_of_its_own(
+    retexo: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = ("run", *TABLES, *READ, *DIRECTED, *HOW, "--partitioner", "attribute:branch")
+    retexo.done(*run, "--out", "run")
+    recipe = read_recipe(Path("run/recipe.toml"))
+    kinds = dict(recipe.types)
+    assert list(kinds) == ["accounts", "devices", "merchants"]
+    assert recipe.classes == ("no", "yes")
+    assert kinds["accounts"].columns == ("age", "segment")
+    assert kinds["accounts"].label_column == "fraud"
+    assert kinds["devices"].columns == ("days", "system")
+    assert (kinds["devices"].label_column, kinds["merchants"].columns) == ("", ())
+    # A number, whether it is missing, two texts and others; a number and three; what it is.
+    assert [kind.num_features for kind in kinds.values()] == [5, 4, 0]
+    assert recipe.num_features == 10
+    assert "features: merchants: name: " in caplog.text
+    counts = "types: accounts 60, devices 25, merchants 12; relations: transfers (accounts to "
+    assert counts in caplog.text
+    result = json.loads(Path("run/result.json").read_text())
+    assert result["clients"] == 2
+    assert [one["weights"] for one in result["types"]] == ["trained", "as drawn", "as drawn"]
+    assert [one["messages"] for one in result["relations"]] == [
+        *("both ways, told apart", "both ways", "both ways")
+    ]
+    assert read_run(Path("run")).result is not None
+    page = Path("run/report.html").read_text()
+    assert "Weights of devices, merchants stayed as drawn" in page
+    retexo.done(*run, "--algorithm", "standard", "--out", "all")
+    result = json.loads(Path("all/result.json").read_text())
+    assert {one["weights"] for one in result["types"]} == {"trained"}
+    assert "stayed as drawn" not in Path("all/report.html").read_text()
+
+
+def test_numbers_of_features_are_standardised_by_type(retexo: CommandLine) -> None:
+    cut = (*HOW[2:4], "--partitioner", "attribute:branch")
+    retexo.done("partition", "make", *TABLES, *READ, *DIRECTED, *cut, "--out", "parts")
+    retexo.done("partition", "check", *sorted(Path("parts").glob("part-*")))
+    parts = [open_partition(path) for path in sorted(Path("parts").glob("part-*"))]
+    relations = parts[0].relations
+    assert relations is not None
+    assert relations.widths == (5, 4, 1)
+    for kind in (0, 1):
+        first = relations.columns(kind).start
+        values = np.concatenate(
+            [
+                np.asarray(part.features[:, [first]].todense())[
+                    relations.kinds(part.node_keys) == kind
+                ]
+                for part in parts
+            ]
+        )
+        assert abs(values.mean()) < 1e-6
+        assert values.std() == pytest.approx(1, abs=0.2)
+    assert read_recipe(Path("parts/recipe.toml")).digest == parts[0].recipe_digest
+    retexo.done("run", "--partitions", "parts", *HOW[:2], *HOW[4:], "--out", "run")
+    retexo.done("predict", "run", "--partitions", "parts")
+
+
+def test_predictions_are_of_the_type_with_labels_by_the_keys_of_its_table(
+    retexo: CommandLine,
+) -> None:
+    run = ("run", *TABLES, *READ, *DIRECTED, *HOW)
+    retexo.done(*run, "--clients", "3", "--out", "run")
+    # New tables, without labels: what the recipe does not know counts as other.
+    for name in ("accounts", "devices"):
+        text = Path(f"{name}.csv").read_text().replace("firm", "club").replace(",yes", ",")
+        Path(f"{name}.csv").write_text(text)
+    told = retexo.done("predict", "run", *TABLES, "--out", "predicted")
+    assert "60 nodes of 1 client" in told
+    with Path("predicted/predictions-0.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["key"] for row in rows) == sorted(f"a{at}" for at in range(ACCOUNTS))
+    assert list(rows[0]) == ["key", "class", "p_no", "p_yes"]
+    # A client for each type: two have nothing to predict.
+    write_tables()
+    retexo.done(*run, "--partitioner", "attribute:type", "--out", "types")
+    retexo.done(
+        *("partition", "make", *TABLES, *READ, *DIRECTED, "--partitioner", "attribute:type"),
+        *("--split", "random:0.4/0.3/0.3", "--out", "by-type"),
+    )
+    told = retexo.done("predict", "types", "--partitions", "by-type")
+    assert "60 nodes of 3 clients" in told
+    lines = [len(path.read_text().splitlines()) for path in sorted(Path("by-type").glob("*.csv"))]
+    assert lines == [61, 1, 1]
+
+
+def test_masked_predictions_count_those_of_the_type_alone(retexo: CommandLine) -> None:
+    run = ("run", *TABLES, *READ, *DIRECTED, *HOW, "--clients", "3", "--out", "run")
+    retexo.done(*run, "--secure-aggregation", "masked")
+    retexo.done(
+        *("partition", "make", *TABLES, *READ, *DIRECTED, *HOW[2:4], "--clients", "3"),
+        *("--out", "parts"),
+    )
+    told = retexo.done("predict", "run", "--partitions", "parts")
+    assert "60 nodes of 3 clients" in told
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            (*TABLES[2:4], *TABLES[:2], *TABLES[4:]),
+            "is of types accounts, devices, merchants; expected one of types devices, accounts, ",
+        ),
+        (
+            ("--nodes", "accounts.csv", "--edges", "transfers.csv"),
+            "is of types accounts, devices, merchants; expected their tables of nodes, or the ",
+        ),
+    ],
+)
+def test_a_recipe_of_other_tables_is_refused(
+    retexo: CommandLine, keys: tuple[str, ...], told: str
+) -> None:
+    retexo.done("run", *TABLES, *READ, *DIRECTED, *HOW, "--clients", "2", "--out", "run")
+    again = ("--features", "run/recipe.toml", *READ[2:], *DIRECTED, *HOW)
+    assert told in retexo.refused("run", *keys, *again, "--out", "again")
+    assert not Path("again").exists()
+    retexo.done("run", *TABLES, *again, "--clients", "2", "--out", "again")
+    assert ledger_of(Path("again")).sum().raw == ledger_of(Path("run")).sum().raw
+
+
+def test_what_several_tables_do_not_have_is_refused(retexo: CommandLine) -> None:
+    run = ("run", *TABLES, *READ[2:], *DIRECTED, *HOW, "--out", "run")
+    told = retexo.refused(*run, "--features", "none", "--clients", "2")
+    assert "features: none does not go with several tables of nodes yet" in told
+    Path("merchants.csv").write_text(Path("merchants.csv").read_text().replace("branch", "site"))
+    by_branch = (*run, "--features", "auto", "--partitioner", "attribute:branch")
+    assert "merchants.csv: column 'branch' is missing" in retexo.refused(*by_branch)
+
+
+def test_months_of_typed_tables_are_runs_with_their_edges(
+    retexo: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = (*TABLES, *READ, *DIRECTED, *HOW, "--clients", "2", "--time-column", "day")
+    told = retexo.done("run", *keys, "--cuts", "monthly", "--out", "months")
+    with Path("months/cuts.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trained_before"] for row in rows] == ["2026-02-01", "2026-03-01"]
+    assert all(row["state"] == "finished" for row in rows), told
+    caplog.clear()
+    retexo.done("run", *keys, "--edges-before", "2026-02-01", "--out", "one")
+    assert caplog.text.count("edges not before 2026-02-01 left out") == 3
+    model = sorted(Path(rows[0]["run"]).glob("model/*.safetensors"))
+    assert [path.read_bytes() for path in model] == [
+        path.read_bytes() for path in sorted(Path("one/model").glob("*.safetensors"))
+    ]
