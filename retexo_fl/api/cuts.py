@@ -267,10 +267,10 @@ def _boundaries(period: str, values: Mapping[str, Scalar], graph: object | None)
     from retexo_fl.graph.sources.tables.edges import first_and_last_time
 
     tables = tables_of(graph)
-    edges: tuple[AnyTable, ...] = ()
-    if tables is not None:
-        edges = () if tables[1] is None else tables[1:]
-    elif "edges" in values:
+    edges: Sequence[AnyTable] = ()
+    if tables is not None and tables[1] is not None:
+        edges = [tables[1]]
+    elif tables is None and "edges" in values:
         edges = several_paths(str(values["edges"]))
     if not edges:
         raise ConfigurationError(

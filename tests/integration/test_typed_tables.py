@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from retexo_fl.graph import open_partition
 from retexo_fl.graph.recipes import read_recipe
@@ -130,9 +131,7 @@ def test_numbers_of_features_are_standardised_by_type(retexo: CommandLine) -> No
         first = relations.columns(kind).start
         values = np.concatenate(
             [
-                np.asarray(part.features[:, [first]].todense())[
-                    relations.kinds(part.node_keys) == kind
-                ]
+                csr_array(part.features).toarray()[relations.kinds(part.node_keys) == kind, first]
                 for part in parts
             ]
         )

@@ -307,8 +307,10 @@ def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
 
 def _columns(path: Path, values: Mapping[str, Any], named: Sequence[str]) -> FeatureRecipe:
     """Return a recipe of the columns alone; ``named`` are the keys that name others."""
+    key, label = (text_of(path, one, values[one]) if one in named else "" for one in _OF_COLUMNS)
     recipe = FeatureRecipe(
-        **{key.replace("-", "_"): text_of(path, key, values[key]) for key in named},
+        key_column=key,
+        label_column=label,
         classes=(),
         numbers=tuple(_number(path, t) for t in _tables(path, "numbers", values)),
         dates=tuple(_date(path, t) for t in _tables(path, "dates", values)),
