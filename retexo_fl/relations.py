@@ -284,20 +284,11 @@ class TypedStage:
         hops: Layers that follow: nodes that are farther from labelled ones make no rows.
         trains_all: Types without labels have trained weights, too: gradients come from the layers
             that follow.
+        num_bases: Matrices that relations share; 0 of layers that share none.
     """
 
     relations: Relations
     reads_features: bool
     hops: int
     trains_all: bool
-
-    @classmethod
-    def of(
-        cls, relations: Relations | None, *, reads_features: bool, hops: int, trains_all: bool
-    ) -> Self | None:
-        """Return it; None of a graph without types."""
-        if relations is None:
-            return None
-        return cls(
-            relations=relations, reads_features=reads_features, hops=hops, trains_all=trains_all
-        )
+    num_bases: int = 0

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device.
+"""Copies between the host's memory and a device, and NumPy's memory as a tensor's.
 
 From ordinary memory a GPU copies by a detour, and the thread that asked waits; from page-locked
 memory it copies while thread and device work. PyTorch keeps page-locked memory for reuse, and does
@@ -7,6 +7,7 @@ not allocate it again before the copies from it have ended.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 
@@ -31,3 +32,20 @@ def back(tensor: torch.Tensor) -> torch.Tensor:
     locked.copy_(tensor, non_blocking=True)
     torch.cuda.current_stream(tensor.device).synchronize()
     return locked
+
+
+class _Borrowed:
+    """Offers an array's memory as writable: the only way to one without a copy or a warning."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def borrowed(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor that shares an array's memory, be it read-only; it must not be written to."""
+    contiguous = np.ascontiguousarray(array)
+    return torch.from_numpy(
+        contiguous if contiguous.flags.writeable else np.asarray(_Borrowed(contiguous))
+    )

@@ -126,13 +126,15 @@ class Options(TypedDict, total=False):
             "dir-gat",
             "dir-gin",
             "rel-sage",
+            "rel-gcn",
+            "rel-gat",
         ]
         | str
         | Callable[..., Any]
         | None
     )
-    """GNN layer; dir-* for directed edges, rel-sage for types of nodes and edges, gine for
-    edges with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).
+    """GNN layer; dir-* for directed edges, rel-* for types of nodes and edges, gine for edges
+    with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).
     """
     layers: int | None
     """Number of GNN layers (stages of the training)."""
@@ -140,6 +142,10 @@ class Options(TypedDict, total=False):
     """Width of the hidden layers."""
     heads: int | None
     """Attention heads of GAT; each is hidden/heads wide."""
+    num_bases: int | None
+    """Matrices that the relations of rel-gcn are sums of, where types have rows of one width;
+    0: each relation has its own.
+    """
     rounds: int | None
     """Rounds per layer, or of the whole model."""
     last_rounds: int | None
@@ -412,6 +418,8 @@ class SweepOptions(TypedDict, total=False):
             "dir-gat",
             "dir-gin",
             "rel-sage",
+            "rel-gcn",
+            "rel-gat",
         ]
         | str
         | Callable[..., Any]
@@ -428,6 +436,8 @@ class SweepOptions(TypedDict, total=False):
                 "dir-gat",
                 "dir-gin",
                 "rel-sage",
+                "rel-gcn",
+                "rel-gat",
             ]
             | str
             | Callable[..., Any]
@@ -437,6 +447,7 @@ class SweepOptions(TypedDict, total=False):
     layers: int | Sequence[int] | None
     hidden: int | Sequence[int] | None
     heads: int | Sequence[int] | None
+    num_bases: int | Sequence[int] | None
     rounds: int | Sequence[int] | None
     last_rounds: int | Sequence[int] | None
     basis: Literal["none", "supervised"] | Sequence[Literal["none", "supervised"]] | None
@@ -576,6 +587,7 @@ def every_key(  # noqa: PLR0913
     layers: Any = 2,
     hidden: Any = 64,
     heads: Any = 8,
+    num_bases: Any = 0,
     rounds: Any = 60,
     last_rounds: Any = 0,
     basis: Any = "none",

@@ -23,7 +23,7 @@ Panels = Mapping[str, Iterable[str]]
 #: Of commands that take all keys.
 PROFILE_OPTION: Final = typer.Option(
     help=f"Set of keys that a file and options override ({', '.join(PROFILES)}). "
-    "Without it lean for gcn, sage, gin, gat and rel-sage of two layers (gcn to four, sage three) "
+    "Without it lean for gcn, sage, gin, gat and rel-* of two layers (gcn to four, sage three) "
     "that learn classes, trained lazily, unless a key says how one trains otherwise; then retexo, "
     "or end-to-end for algorithms that train all layers together. The run says which.",
     metavar="NAME",

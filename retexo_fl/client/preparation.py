@@ -637,6 +637,11 @@ def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
             "standard trains them)",
             *(config.model, ", ".join(drawn)),
         )
+    if config.num_bases and config.basis == "none":
+        logger.warning(
+            "num-bases: not of the first layer, whose relations have plain matrices, since types "
+            "have features of other widths"
+        )
 
 
 def _of_class(config: RunConfig, parts: Sequence[GraphPartition]) -> RunConfig:

@@ -28,6 +28,7 @@ from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
+from retexo_fl.layers.relational import sums_of_labelled
 from retexo_fl.relations import Relations
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import ModelShape, model_in_turn
@@ -173,9 +174,12 @@ def _of_types(rows: torch.Tensor, centres: np.ndarray, kinds: np.ndarray | None)
 
 def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
     """Return the (N, F) sums over neighbours that the first layer makes of features."""
-    layer = model_in_turn(replace(shape, inputs=shape.features), 0).layer
-    assert isinstance(layer, AggregatedLayer)
-    rows = layer.feature_sums(inputs)
+    if shape.relations is not None:
+        rows = sums_of_labelled(inputs, shape.relations)
+    else:
+        layer = model_in_turn(replace(shape, inputs=shape.features), 0).layer
+        assert isinstance(layer, AggregatedLayer)
+        rows = layer.feature_sums(inputs)
     return rows.numpy() if isinstance(rows, torch.Tensor) else csr_array(rows)
 
 

@@ -71,6 +71,11 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
+    if values["num-bases"] and values["model"] != "rel-gcn":
+        raise ConfigurationError(
+            f"num-bases: {values['num-bases']} does not go with model {shown(values['model'])}; "
+            "expected 0, or model rel-gcn"
+        )
     check_goal(values)
     _check_row_bits(values)
     for check in (check_propagation, check_local_steps, check_basis, check_ridge, check_links):

@@ -241,11 +241,11 @@ class RunConfig:
     )
     model: str = one_of(
         "sage",
-        "GNN layer; dir-* for directed edges, rel-sage for types of nodes and edges, gine for "
+        "GNN layer; dir-* for directed edges, rel-* for types of nodes and edges, gine for "
         "edges with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).",
         *MODELS,
         plugin=True,
-        lean=("gcn", "sage", "gin", "gat", "rel-sage"),
+        lean=("gcn", "sage", "gin", "gat", "rel-sage", "rel-gcn", "rel-gat"),
     )
     layers: int = whole(
         2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2,)
@@ -253,6 +253,14 @@ class RunConfig:
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536, lean=ANY)
     heads: int = whole(
         8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256, lean=ANY
+    )
+    num_bases: int = whole(
+        0,
+        "Matrices that the relations of rel-gcn are sums of, where types have rows of one width; "
+        "0: each relation has its own.",
+        least=0,
+        most=256,
+        lean=ANY,
     )
     rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1, lean=ANY)
     last_rounds: int = whole(

@@ -103,11 +103,12 @@ CLASS_WEIGHTS: Final = ValueForm(
 #: Built-in layers, for ``model``; ``layers/named.py`` has their classes.
 MODELS: Final = (
     *("gcn", "sage", "gat", "gin", "sage-pool", "gine"),
-    *("dir-gcn", "dir-sage", "dir-gat", "dir-gin", "rel-sage"),
+    *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
+    *("rel-sage", "rel-gcn", "rel-gat"),
 )
 #: Those whose attention has heads, which share the hidden width, and PyG's.
 WITH_HEADS: Final = frozenset(
-    {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
+    {"gat", "dir-gat", "rel-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
 )
 
 #: Names of metrics that need no more than a name; those of one class have its place from 0 behind

@@ -29,6 +29,7 @@ OUT: Final = 1
 
 #: Rows of nodes: a dense (rows, width) tensor, or a SciPy CSR matrix of that shape.
 Rows: TypeAlias = torch.Tensor | csr_array
+Directions: TypeAlias = Literal["undirected", "directed", "either", "typed", "any"]
 
 #: A sparse input denser than this is stored dense. Measured on Cora-like inputs: the sparse kernels
 #: cost about four times a dense multiply per entry.
@@ -162,8 +163,8 @@ class GraphLayer(torch.nn.Module, ABC):
     takes_weights: ClassVar[Literal["none", "positive", "any"]] = "none"
 
     #: Whether the layer reads edges without a direction, with one (``StageInput`` then has both
-    #: directions side by side), or either; or those of the relations of a typed graph.
-    directions: ClassVar[Literal["undirected", "directed", "either", "typed"]] = "undirected"
+    #: directions side by side), or either; or those of the relations of a typed graph; or any.
+    directions: ClassVar[Directions] = "undirected"
 
     #: What the layer does with ``StageInput.edge_attributes``: nothing, read them, or need them.
     attributes: ClassVar[Literal["none", "read", "needed"]] = "none"
@@ -341,6 +342,8 @@ def moved(batch: Batch, device: torch.device) -> Batch:
         found = batch.on(device)
     elif isinstance(batch, SparsePattern):
         found = batch.to(device)
+    elif isinstance(batch, tuple):
+        found = tuple(moved(part, device) for part in batch)
     elif is_dataclass(batch) and not isinstance(batch, type):
         parts = {item.name: moved(getattr(batch, item.name), device) for item in fields(batch)}
         found = replace(batch, **parts)

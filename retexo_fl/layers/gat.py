@@ -202,21 +202,44 @@ class GatAttention(GraphLayer):
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return the (R, H) rows of the batch's targets."""
         assert isinstance(batch, GatBatch)
-        heads, width = self.shape.heads, self.shape.outputs
-        values = linear(batch.rows, batch.hashes, self.weight, dropout).view(-1, heads, width)
-        attention = self._attention(batch, values)
-        if dropout is not None:
-            attention = batch.dropped(attention, dropout)
-        table = values.reshape(-1, width)
-        summed = sparse_product(batch.bags, attention.reshape(-1), table)
-        return summed / heads
-
-    def _attention(self, batch: GatBatch, values: torch.Tensor) -> torch.Tensor:
-        """Return the (E, heads) softmax over each target's edges; ``values`` is (S, heads, H)."""
+        values = self.values_of(batch, dropout)
         # One product for all heads and both ends: a fourth of what sums over each head cost.
         scores = values.flatten(1) @ self._score_weight()
-        source_part = scores[:, : self.shape.heads]
-        target_part = scores[:, self.shape.heads :].index_select(0, batch.targets)
+        heads = self.shape.heads
+        ends = scores[:, :heads], scores[:, heads:].index_select(0, batch.targets)
+        return self.summed(batch, values, ends, dropout)
+
+    def values_of(self, batch: GatBatch, dropout: KeyedDropout | None) -> torch.Tensor:
+        """Return ``x W`` of the sources by head: (S, heads, H)."""
+        heads, width = self.shape.heads, self.shape.outputs
+        return linear(batch.rows, batch.hashes, self.weight, dropout).view(-1, heads, width)
+
+    def summed(
+        self,
+        batch: GatBatch,
+        values: torch.Tensor,
+        ends: tuple[torch.Tensor, torch.Tensor],
+        dropout: KeyedDropout | None,
+    ) -> torch.Tensor:
+        """Return the (R, H) sums over heads and edges.
+
+        Args:
+            batch: Edges.
+            values: (S, heads, H) of the sources.
+            ends: What sources and targets add to the logits: (S, heads) and (R, heads).
+            dropout: Of the attention.
+        """
+        attention = self._attention(batch, *ends)
+        if dropout is not None:
+            attention = batch.dropped(attention, dropout)
+        table = values.reshape(-1, self.shape.outputs)
+        summed = sparse_product(batch.bags, attention.reshape(-1), table)
+        return summed / self.shape.heads
+
+    def _attention(
+        self, batch: GatBatch, source_part: torch.Tensor, target_part: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the (E, heads) softmax over each target's edges."""
         ends = spread_columns(batch.edges, source_part) + spread_rows(batch.edges, target_part)
         if batch.attributes is not None:
             ends = ends + batch.attributes @ self.edge_attention
@@ -232,12 +255,14 @@ class GatAttention(GraphLayer):
 
     def _score_weight(self) -> torch.Tensor:
         """Return s and t as a (K H, 2 K) matrix: column k reads head k, column K + k as well."""
-        heads, width = self.shape.heads, self.shape.outputs
-        weight = self.weight
-        own_head = torch.eye(heads, dtype=weight.dtype, device=weight.device)[:, None, :]
         ends = (self.source_attention, self.target_attention)
-        blocks = [(end[:, :, None] * own_head).view(heads * width, heads) for end in ends]
-        return torch.cat(blocks, dim=1)
+        return torch.cat([self.block_of_heads(end) for end in ends], dim=1)
+
+    def block_of_heads(self, attention: torch.Tensor) -> torch.Tensor:
+        """Return (K, H) vectors as a (K H, K) matrix, whose column k reads head k."""
+        heads, width = self.shape.heads, self.shape.outputs
+        own_head = torch.eye(heads, dtype=attention.dtype, device=attention.device)[:, None, :]
+        return (attention[:, :, None] * own_head).view(heads * width, heads)
 
 
 class GatLayer(GatAttention):

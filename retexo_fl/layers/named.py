@@ -14,7 +14,8 @@ from retexo_fl.layers.gcn import GcnLayer
 from retexo_fl.layers.gin import GinLayer
 from retexo_fl.layers.gine import GineLayer
 from retexo_fl.layers.pyg import is_pyg, pyg_layer
-from retexo_fl.layers.relational import RelSageLayer
+from retexo_fl.layers.rel_gat import RelGatLayer
+from retexo_fl.layers.relational import RelGcnLayer, RelSageLayer
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.layers.sage_pool import SagePoolLayer
 from retexo_fl.plugins import PYG, is_plugin, load_plugin
@@ -35,6 +36,8 @@ _BUILT_IN: Final[Mapping[str, type[GraphLayer]]] = MappingProxyType(
         "dir-gat": DirGatLayer,
         "dir-gin": DirGinLayer,
         "rel-sage": RelSageLayer,
+        "rel-gcn": RelGcnLayer,
+        "rel-gat": RelGatLayer,
     }
 )
 

@@ -1,8 +1,9 @@
 """Layers over several types of nodes and edges: each relation is aggregated apart.
 
 A node's row is joined with one aggregate for each relation into its type; weights are the type's
-own. Trained layer by layer, only the type with labels has a loss. Weights of other types are not
-trained then: they are drawn once and for all, from the type's name, and nobody sends them.
+own, or shared by types and relations. Trained layer by layer, only the type with labels has a loss.
+Weights of other types are not trained then: they are drawn once and for all, from the type's name,
+and nobody sends them.
 
 Source: Schlichtkrull et al. (R-GCN), ESWC 2018, equation 2, with means over each relation; a node's
 own row, and weights by type, as in PyG's ``HeteroConv`` of ``SAGEConv`` with their sum.
@@ -11,7 +12,7 @@ own row, and weights by type, as in PyG's ``HeteroConv`` of ``SAGEConv`` with th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Final, Literal
@@ -30,6 +31,8 @@ from retexo_fl.layers.aggregate import (
     linear,
 )
 from retexo_fl.layers.base import (
+    Directions,
+    GraphLayer,
     LayerShape,
     RowBatch,
     Rows,
@@ -63,13 +66,18 @@ class RelationalInput(AggregatedInput):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _BatchOfType:
+class BatchOfType:
     """(n, D_t) rows of one type, with their places in the batch."""
 
     kind: int
     places: torch.Tensor
     rows: torch.Tensor | SparseRows
     hashes: np.ndarray
+
+    @property
+    def values(self) -> torch.Tensor:
+        """All numbers of the rows."""
+        return self.rows.values if isinstance(self.rows, SparseRows) else self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +90,74 @@ class RelationalBatch:
     """
 
     count: int
-    parts: tuple[_BatchOfType, ...]
+    parts: tuple[BatchOfType, ...]
 
 
-class RelSageLayer(AggregatedLayer):
+class RelationalLayer(GraphLayer):
+    """What layers over several types have in common: what a type reads, and which ones are trained.
+
+    Types that nothing trains are ``h_u = [x_u | mean over each relation into t] W_t`` in each of
+    these layers, with W_t as it was drawn.
+    """
+
+    takes_weights: ClassVar[Literal["none", "positive", "any"]] = "positive"
+    directions: ClassVar[Directions] = "typed"
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        if shape.typed is None:
+            raise PluginError("model rel-*: the graph has no types; expected another model")
+        self._stage = shape.typed
+        self._relations: Relations = shape.typed.relations
+        self._kinds = self._relations.within(shape.typed.hops)
+        self._trained = self._kinds if shape.typed.trains_all else self._kinds[:1]
+
+    def prepared_rows(self, inputs: StageInput, kinds: Iterable[int]) -> dict[int, Rows]:
+        """Return, of some types, the (n, D_t) own rows of their nodes beside the means."""
+        of_nodes = kinds_of(inputs)
+        found = {}
+        for kind in kinds:
+            places = np.flatnonzero(of_nodes == kind)
+            blocks = [
+                self._block(inputs, column, some, places) for column, some in self.slices(kind)
+            ]
+            found[kind] = compact_rows(_side_by_side(blocks), inputs.dtype)
+        return found
+
+    def drawn_rows(self, part: BatchOfType) -> torch.Tensor:
+        """Return the (n, H) rows of a type that nothing trains."""
+        return linear(part.rows, part.hashes, self.drawn(part.kind, like=part.values), None)
+
+    def drawn(self, kind: int, *, like: torch.Tensor) -> torch.Tensor:
+        """Return W of a type that nothing trains."""
+        name = self._relations.types[kind]
+        weight = drawn_weights(name, self.width(kind), self.shape.outputs, like.dtype)
+        return weight.to(like.device)
+
+    def slices(self, kind: int) -> list[tuple[int, slice]]:
+        """Return, of a node's own row (-1) and of each channel into its type, the columns read."""
+        relations = self._relations
+        blocks = [(-1, kind), *((one.column, one.source) for one in relations.into(kind))]
+        if self._stage.reads_features:
+            return [(column, relations.columns(source)) for column, source in blocks]
+        return [(column, slice(0, self.shape.inputs)) for column, _ in blocks]
+
+    def width(self, kind: int) -> int:
+        """Return D_t."""
+        return sum(some.stop - some.start for _, some in self.slices(kind))
+
+    def _block(self, inputs: StageInput, column: int, some: slice, places: np.ndarray) -> Rows:
+        """Return the (n, D) own rows of some nodes, or the means over one channel."""
+        if column < 0:
+            own = inputs.own[:, some]
+            if isinstance(own, torch.Tensor):
+                return own.index_select(0, places_on(places, own.device))
+            return csr_array(own[places])
+        narrow = columns_of(inputs, some)
+        return aggregate(csr_array(_means(inputs, column)[places]), narrow)
+
+
+class RelSageLayer(RelationalLayer, AggregatedLayer):
     r"""``h_u = b_t + [x_u | mean over relation r_1 | mean over r_2 | ...] W_t``, u of type t.
 
     The relations are those into t; a mean over no edge is zero. Weighted edges make weighted means.
@@ -95,36 +167,28 @@ class RelSageLayer(AggregatedLayer):
     features and of those of each relation's sources; behind the first layer (1 + relations) D.
     """
 
-    takes_weights: ClassVar[Literal["positive"]] = "positive"
-    directions: ClassVar[Literal["typed"]] = "typed"
-
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
-        if shape.typed is None:
-            raise PluginError("model rel-sage: the graph has no types; expected another model")
-        self._stage = shape.typed
-        self._relations: Relations = shape.typed.relations
-        self._kinds = self._relations.within(shape.typed.hops)
-        trained = self._kinds if shape.typed.trains_all else self._kinds[:1]
-        for kind in trained:
-            beyond = "" if kind == self._relations.labelled else f"_{kind}"
-            width = self._width(kind)
-            self.register_parameter(
-                f"weight{beyond}", torch.nn.Parameter(torch.empty(width, shape.outputs))
-            )
-            self.register_parameter(f"bias{beyond}", torch.nn.Parameter(torch.empty(shape.outputs)))
-        self._trained = trained
+        for kind in self._trained:
+            self._add_weights(kind)
+
+    def _add_weights(self, kind: int) -> None:
+        self._add(named_of("weight", kind, self._relations), self.width(kind), self.shape.outputs)
+        self._add(named_of("bias", kind, self._relations), self.shape.outputs)
+
+    def _add(self, name: str, *sizes: int) -> None:
+        self.register_parameter(name, torch.nn.Parameter(torch.empty(*sizes)))
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw each W by Glorot's rule; each b is zero."""
         for kind in self._trained:
-            weight, bias = self._of(kind)
+            weight, bias = self.weights_of(kind)
             glorot(weight, generator)
             torch.nn.init.zeros_(bias)
 
     def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield the upper part of the labelled type's W."""
-        own = self._slices(self._relations.labelled)[0][1]
+        own = self.slices(self._relations.labelled)[0][1]
         yield self.weight[: own.stop - own.start], 0.0
 
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
@@ -145,34 +209,14 @@ class RelSageLayer(AggregatedLayer):
         for start in range(0, len(self.weight), width):
             yield self.weight[start + first : start + width]
 
-    def feature_sums(self, inputs: StageInput) -> Rows:
-        """Return the (N, D) own rows of the labelled type and all its means, added; else zero.
-
-        Types have columns of their own, so that of two types nothing is added to another's.
-        """
-        nodes = inputs.num_nodes
-        total = csr_array((nodes, nodes + len(inputs.slot_hashes)))
-        for channel in self._relations.into(self._relations.labelled):
-            total = total + _means(inputs, channel.column)
-        is_labelled = (_kinds_of(inputs) == self._relations.labelled).astype(np.float64)
-        own = csr_array((is_labelled, np.arange(nodes), np.arange(nodes + 1)), shape=total.shape)
-        return aggregate(csr_array(total + own), inputs)
-
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return the (N, D_t) rows of the labelled type; zero of other nodes."""
         return self.prepare(inputs).rows
 
     def prepare(self, inputs: StageInput) -> RelationalInput:
         """Pass the messages of this stage."""
-        kinds, parts = _kinds_of(inputs), {}
-        inner = np.zeros(len(kinds), dtype=np.int64)
-        for kind in self._kinds:
-            places = np.flatnonzero(kinds == kind)
-            inner[places] = np.arange(len(places))
-            blocks = [
-                self._block(inputs, column, some, places) for column, some in self._slices(kind)
-            ]
-            parts[kind] = compact_rows(_side_by_side(blocks), inputs.dtype)
+        kinds = kinds_of(inputs)
+        parts = self.prepared_rows(inputs, self._kinds)
         labelled = self._relations.labelled
         return RelationalInput(
             rows=_spread(parts[labelled], np.flatnonzero(kinds == labelled), len(kinds)),
@@ -180,7 +224,7 @@ class RelSageLayer(AggregatedLayer):
             dtype=inputs.dtype,
             parts=parts,
             kinds=kinds,
-            places=inner,
+            places=places_by_type(kinds, self._kinds),
         )
 
     def batch(  # type: ignore[override]
@@ -197,7 +241,7 @@ class RelSageLayer(AggregatedLayer):
         for kind, of_kind in prepared.parts.items():
             at = np.flatnonzero(kinds == kind)
             parts.append(
-                _BatchOfType(
+                BatchOfType(
                     kind=kind,
                     places=torch.from_numpy(at),
                     rows=select_rows(of_kind, prepared.places[rows[at]], prepared.dtype),
@@ -210,7 +254,7 @@ class RelSageLayer(AggregatedLayer):
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:
         """Prepare the means' weights once."""
-        kinds = _kinds_of(inputs)[rows]
+        kinds = kinds_of(inputs)[rows]
         prepared = []
         for kind in self._kinds:
             at = np.flatnonzero(kinds == kind)
@@ -219,7 +263,7 @@ class RelSageLayer(AggregatedLayer):
                 SparseRows.from_scipy(csr_array(_means(inputs, column)[targets]), inputs.dtype).to(
                     inputs.device
                 )
-                for column, _ in self._slices(kind)[1:]
+                for column, _ in self.slices(kind)[1:]
             ]
             places = places_on(at, inputs.device), places_on(targets, inputs.device)
             prepared.append((kind, places, np.asarray(inputs.own_hashes[targets]), sums))
@@ -230,7 +274,7 @@ class RelSageLayer(AggregatedLayer):
                 own = stacked.index_select(0, targets)
                 means = [sparse_product(one.pattern, one.values, stacked) for one in sums]
                 parts.append(
-                    _BatchOfType(
+                    BatchOfType(
                         kind=kind, places=at, rows=torch.cat([own, *means], dim=1), hashes=hashes
                     )
                 )
@@ -241,47 +285,162 @@ class RelSageLayer(AggregatedLayer):
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return the (R, H) rows of the batch's nodes; zero of types that nobody reads."""
         if isinstance(batch, RowBatch):
-            return super().forward(batch, dropout)
+            return self._product(batch.rows, batch.hashes, self._relations.labelled, dropout)
         assert isinstance(batch, RelationalBatch)
         result = self.weight.new_zeros(batch.count, self.shape.outputs)
         for part in batch.parts:
-            weight, bias = self._of(part.kind)
-            rows = linear(part.rows, part.hashes, weight, dropout) + bias
+            rows = self._product(part.rows, part.hashes, part.kind, dropout)
             result = result.index_copy(0, part.places, rows)
         return result
 
-    def _of(self, kind: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _product(
+        self,
+        rows: torch.Tensor | SparseRows,
+        hashes: np.ndarray,
+        kind: int,
+        dropout: KeyedDropout | None,
+    ) -> torch.Tensor:
+        weight, bias = self.weights_of(kind)
+        return linear(rows, hashes, weight, dropout) + bias
+
+    def weights_of(self, kind: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return W and b of a type."""
         if kind in self._trained:
-            beyond = "" if kind == self._relations.labelled else f"_{kind}"
-            return getattr(self, f"weight{beyond}"), getattr(self, f"bias{beyond}")
-        name = self._relations.types[kind]
-        weight = _drawn(name, self._width(kind), self.shape.outputs, self.weight.dtype)
-        return weight.to(self.weight.device), self.weight.new_zeros(self.shape.outputs)
-
-    def _slices(self, kind: int) -> list[tuple[int, slice]]:
-        """Return, of a node's own row (-1) and of each channel into its type, the columns read."""
-        relations = self._relations
-        blocks = [(-1, kind), *((one.column, one.source) for one in relations.into(kind))]
-        if self._stage.reads_features:
-            return [(column, relations.columns(source)) for column, source in blocks]
-        return [(column, slice(0, self.shape.inputs)) for column, _ in blocks]
-
-    def _width(self, kind: int) -> int:
-        return sum(some.stop - some.start for _, some in self._slices(kind))
-
-    def _block(self, inputs: StageInput, column: int, some: slice, places: np.ndarray) -> Rows:
-        """Return the (n, D) own rows of some nodes, or the means over one channel."""
-        if column < 0:
-            own = inputs.own[:, some]
-            if isinstance(own, torch.Tensor):
-                return own.index_select(0, places_on(places, own.device))
-            return csr_array(own[places])
-        narrow = _columns_of(inputs, some)
-        return aggregate(csr_array(_means(inputs, column)[places]), narrow)
+            names = (named_of(name, kind, self._relations) for name in ("weight", "bias"))
+            weight, bias = (getattr(self, name) for name in names)
+            return weight, bias
+        return self.drawn(kind, like=self.weight), self.weight.new_zeros(self.shape.outputs)
 
 
-def _kinds_of(inputs: StageInput) -> np.ndarray:
+class RelGcnLayer(RelSageLayer):
+    r"""``h_u = b + x_u W_0 + sum over relations r into u's type of mean_r(u) W_r``.
+
+    W_0 and b are of all types: what labels teach the labelled type, types without labels read their
+    own rows by. With B bases ``W_r = sum_b c_rb V_b``: relations share them, too. What nothing
+    trains of others, their W_r or c_r, is as it was drawn. This is PyG's ``RGCNConv``, over each
+    way along a relation.
+
+    Of features each type has columns of its own: W_0 has a block for each type then, and there are
+    no bases.
+
+    Shapes: x (N + B, D), W_0 and W_r (D, H), c (C', B), V (B, D, H), b (H,), result (R, H).
+
+    Source: Schlichtkrull et al., ESWC 2018, equations 2 and 3.
+    """
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        if self._bases:
+            self._columns = [
+                channel.column for kind in self._trained for channel in self._relations.into(kind)
+            ]
+            self._add("bases", self._bases, shape.inputs, shape.outputs)
+            self._add("coefficients", len(self._columns), self._bases)
+
+    @property
+    def _shares(self) -> bool:
+        return not self._stage.reads_features
+
+    @property
+    def _bases(self) -> int:
+        return self._stage.num_bases if self._shares else 0
+
+    def _add_weights(self, kind: int) -> None:
+        """Of a further type nothing but what it does not share."""
+        own = self.shape.inputs if self._shares else 0
+        if kind == self._relations.labelled:
+            self._add("weight", own if self._bases else self.width(kind), self.shape.outputs)
+            self._add("bias", self.shape.outputs)
+        elif not self._bases:
+            name = named_of("weight", kind, self._relations)
+            self._add(name, self.width(kind) - own, self.shape.outputs)
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw all but b by Glorot's rule; b is zero."""
+        for name, item in self.named_parameters():
+            if name == "bias":
+                torch.nn.init.zeros_(item)
+            else:
+                for matrix in item if item.ndim > 2 else (item,):
+                    glorot(matrix, generator)
+
+    def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
+        """Apply the head to the mean of a node's own row and its aggregates: by the first basis."""
+        if not self._bases:
+            return super().start_as(weight, bias)
+        shares = 1 + len(self._relations.into(self._relations.labelled))
+        with torch.no_grad():
+            self.weight.copy_(weight / shares)
+            self.bias.copy_(bias)
+            self.bases[0].copy_(weight / shares)
+            self.coefficients.zero_()
+            self.coefficients[:, 0] = 1
+        return True
+
+    def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
+        """Yield what stands below the first rows of W_0 and of each W_r, or of the bases."""
+        yield from super().weights_beyond(first)
+        if self._bases:
+            yield self.bases[:, first:]
+
+    def weights_of(self, kind: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return W_0 above each W_r of a type, and b."""
+        if self._bases:
+            return torch.cat([self.weight, *self._combined(kind)]), self.bias
+        if kind == self._relations.labelled:
+            return self.weight, self.bias
+        if kind in self._trained:
+            weight = getattr(self, named_of("weight", kind, self._relations))
+        else:
+            weight = self.drawn(kind, like=self.weight)
+            weight = weight[self.shape.inputs :] if self._shares else weight
+        if self._shares:
+            weight = torch.cat([self.weight[: self.shape.inputs], weight])
+        return weight, self.bias
+
+    def _combined(self, kind: int) -> torch.Tensor:
+        """Return the (relations into the type, D, H) sums of bases."""
+        channels = self._relations.into(kind)
+        if kind in self._trained:
+            places = [self._columns.index(channel.column) for channel in channels]
+            coefficients = self.coefficients[places]
+        else:
+            name = self._relations.types[kind]
+            drawn = drawn_weights(name, len(channels), self._bases, self.weight.dtype)
+            coefficients = drawn.to(self.weight.device)
+        return torch.einsum("rb,bij->rij", coefficients, self.bases)
+
+
+def named_of(name: str, kind: int, relations: Relations) -> str:
+    """Return what a type's parameters are called; those of the labelled one have the bare name."""
+    return name if kind == relations.labelled else f"{name}_{kind}"
+
+
+def sums_of_labelled(inputs: StageInput, relations: Relations) -> Rows:
+    """Return the (N, D) own rows of the labelled type and all its means, added; else zero.
+
+    Types have columns of their own, so that of two types nothing is added to another's.
+    """
+    nodes = inputs.num_nodes
+    total = csr_array((nodes, nodes + len(inputs.slot_hashes)))
+    for channel in relations.into(relations.labelled):
+        total = total + _means(inputs, channel.column)
+    is_labelled = (kinds_of(inputs) == relations.labelled).astype(np.float64)
+    own = csr_array((is_labelled, np.arange(nodes), np.arange(nodes + 1)), shape=total.shape)
+    return aggregate(csr_array(total + own), inputs)
+
+
+def places_by_type(kinds: np.ndarray, some: Iterable[int]) -> np.ndarray:
+    """Return (N,) int64: where each node stands among those of its type; 0 of other types."""
+    found = np.zeros(len(kinds), dtype=np.int64)
+    for kind in some:
+        places = np.flatnonzero(kinds == kind)
+        found[places] = np.arange(len(places))
+    return found
+
+
+def kinds_of(inputs: StageInput) -> np.ndarray:
+    """Return the (N,) types of inner nodes."""
     assert inputs.own_kinds is not None
     return inputs.own_kinds
 
@@ -290,7 +449,8 @@ def _means(inputs: StageInput, channel: int) -> csr_array:
     return channel_operator(channel_means(inputs, channel), inputs)
 
 
-def _columns_of(inputs: StageInput, some: slice) -> StageInput:
+def columns_of(inputs: StageInput, some: slice) -> StageInput:
+    """Return the input with some columns of its rows."""
     return replace(inputs, own=inputs.own[:, some], received=inputs.received[:, some])
 
 
@@ -316,7 +476,7 @@ def _spread(rows: Rows, places: np.ndarray, count: int) -> Rows:
 
 
 @lru_cache(maxsize=_MOST_DRAWN)
-def _drawn(name: str, inputs: int, outputs: int, dtype: torch.dtype) -> torch.Tensor:
+def drawn_weights(name: str, inputs: int, outputs: int, dtype: torch.dtype) -> torch.Tensor:
     """Return the (inputs, outputs) weights of a type that nothing trains, by Glorot's rule."""
     digest = hashlib.blake2b(f"{name}/{inputs}/{outputs}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -19,9 +19,10 @@ from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.local_steps import finite_gradient, take_steps
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import run_alone, without_exchange
-from retexo_fl.training.stage_model import ModelShape, borrowed, model_in_turn
+from retexo_fl.training.stage_model import ModelShape, model_in_turn
 from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
+from retexo_fl.transfers import borrowed
 
 __all__ = ["LayerTrainer", "NodeSets", "StageTrainer"]
 

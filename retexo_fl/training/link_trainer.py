@@ -26,8 +26,9 @@ from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.linear_step import all_finite
 from retexo_fl.training.link_split import LinkSplit, Pairs
 from retexo_fl.training.recipe import Recipe
-from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel, borrowed
+from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.training.tally import PassSums, Tally, tally
+from retexo_fl.transfers import borrowed
 
 #: Pairs scored at once where no gradient is wanted.
 _PAIRS_PER_BATCH: Final = 2**17

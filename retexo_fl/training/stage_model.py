@@ -38,6 +38,7 @@ from retexo_fl.training.model_checks import (
     relations_read,
 )
 from retexo_fl.training.recipe import check_factors, objective_of
+from retexo_fl.transfers import borrowed
 
 #: Models that a thread has at once for clients in turn: those of a stage, of the one before, and of
 #: a floor.
@@ -71,6 +72,7 @@ class ModelShape:
         edge_features: A, attributes of each edge; 0 for layers that read none.
         relations: Types of nodes and relations, of a model that reads them; None of others.
         made_columns: Features made of edges (:mod:`.columns`) by ``column_steps``; 0 of others.
+        num_bases: Matrices that relations share; 0: each has one of its own.
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
             are classified. With it a layer is trained one stage after the one before which its
@@ -94,6 +96,7 @@ class ModelShape:
     wants_floor: bool = False
     edge_features: int = 0
     relations: Relations | None = None
+    num_bases: int = 0
     is_weightless: bool = False
     link_head: str = ""
     made_columns: int = 0
@@ -158,6 +161,7 @@ class ModelShape:
             wants_floor=config.wants_floor and is_solvable(config.model),
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             relations=relations,
+            num_bases=config.num_bases,
             is_weightless=is_weightless,
             link_head=objective.link_head,
             made_columns=config.structure_columns if makes_columns else 0,
@@ -293,11 +297,13 @@ class ModelShape:
             hidden=self.hidden,
             heads=self.heads,
             edge_features=self.edge_features,
-            typed=TypedStage.of(
-                self.relations,
+            typed=self.relations
+            and TypedStage(
+                relations=self.relations,
                 reads_features=stage == 0 and not self.features_before_basis,
                 hops=self.layers - 1 - stage,
                 trains_all=not self.heads_between,
+                num_bases=self.num_bases,
             ),
         )
 
@@ -439,23 +445,6 @@ class FlatParameters:
         """Hold no values, so that a waiting client costs no memory; shapes are kept."""
         for parameter in self._parameters:
             parameter.data = parameter.data.new_empty(0)
-
-
-class _Borrowed:
-    """Offers an array's memory as writable: the only way to one without a copy or a warning."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
-
-
-def borrowed(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares an array's memory, be it read-only; it must not be written to."""
-    contiguous = np.ascontiguousarray(array)
-    return torch.from_numpy(
-        contiguous if contiguous.flags.writeable else np.asarray(_Borrowed(contiguous))
-    )
 
 
 def num_weights(shape: ModelShape, stage: int) -> int:

@@ -26,6 +26,7 @@ DENSE = "synthetic:nodes=200,edges=3100,classes=3,features=24,words=9,signal=0.5
 FEW = "synthetic:nodes=160,edges=400,classes=3,features=300,words=9,signal=0.5"
 TINY: dict[str, Any] = {"hidden": 8, "rounds": 3, "split": "random:0.3/0.3/0.4"}
 OPEN = {"least-train-nodes": 1}
+SUMS = ("none", "masked")
 
 
 def asked_for(path: Path, graph: str, **keys: Any) -> Asked:
@@ -91,13 +92,18 @@ def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
     assert model_bytes(run.path) == model_bytes(here(tmp_path, graph, clients=3, model="sage").path)
 
 
-@pytest.mark.parametrize("sums", ["none", "masked"])
-@pytest.mark.parametrize("profile", ["lean", "retexo"])
+@pytest.mark.parametrize(
+    ("profile", "sums", "model"),
+    [
+        *((profile, sums, "rel-sage") for profile in ("lean", "retexo") for sums in SUMS),
+        ("lean", "none", "rel-gat"),
+    ],
+)
 def test_typed_graphs_are_trained_by_agents_as_here(
-    tmp_path: Path, profile: str, sums: str
+    tmp_path: Path, profile: str, sums: str, model: str
 ) -> None:
     keys: dict[str, Any] = {**BANK, "clients": 3, "hidden": 8, "rounds": 3, "profile": profile}
-    keys |= {"secure_aggregation": sums}
+    keys |= {"secure_aggregation": sums, "model": model}
     near = retexo_fl.run(out=tmp_path / "here", quiet=True, **keys)
     values = {key.replace("_", "-"): value for key, value in keys.items() if key != "profile"}
     values |= {"out": str(tmp_path / "deployed"), "engine": "deployment"}

@@ -38,6 +38,8 @@ KEYS: dict[str, Any] = {
     **BANK,
     **{"hidden": 8, "layers": 2, "rounds": 3, "dropout": 0.3, "dtype": "float64"},
 }
+#: With as many matrices as make relations share them.
+BASES: dict[str, Any] = {"model": "rel-gcn", "num_bases": 2}
 CUTS = ((2, "louvain"), (3, "random"), (3, "attribute:type"), (7, "random"))
 
 
@@ -51,6 +53,12 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     [
         {},
         {"layers": 3},
+        {"model": "rel-gcn", "num_bases": 2, "layers": 3},
+        {"model": "rel-gcn", "algorithm": "standard"},
+        {"model": "rel-gcn", "basis": "supervised", "basis_blocks": 2, "num_bases": 2},
+        {"model": "rel-gat", "layers": 3},
+        {"model": "rel-gat", "algorithm": "standard", "local_steps": 1},
+        {"model": "rel-gat", "basis": "supervised", "basis_blocks": 2},
         {"algorithm": "standard"},
         {"edges_are": "directed"},
         {"candidates": "own-row", "warm_start": True, "optimizer": "lbfgs"},
@@ -66,9 +74,12 @@ def test_any_cut_trains_the_weights_of_one(tmp_path: Path, keys: dict[str, Any])
         assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)
 
 
+@pytest.mark.parametrize("model", [{"model": "rel-sage"}, {"model": "rel-gat"}, BASES], ids=str)
 @pytest.mark.parametrize("algorithm", ["lazy", "standard"])
-def test_bytes_are_those_of_the_closed_form(tmp_path: Path, algorithm: str) -> None:
-    keys = {**KEYS, "clients": 3, "algorithm": algorithm}
+def test_bytes_are_those_of_the_closed_form(
+    tmp_path: Path, algorithm: str, model: dict[str, Any]
+) -> None:
+    keys = {**KEYS, **model, "clients": 3, "algorithm": algorithm}
     run = train(tmp_path / "run", **keys)
     config = configured(tmp_path / "planned", **keys)
     parts = make_parts(config)
@@ -89,7 +100,9 @@ def test_bytes_are_those_of_the_closed_form(tmp_path: Path, algorithm: str) -> N
     assert ledger.sum(kind="weights_down").raw == predicted.weights_down
 
 
-@pytest.mark.parametrize("keys", [{}, {"basis": "supervised", "basis_blocks": 2}], ids=str)
+@pytest.mark.parametrize(
+    "keys", [{}, {"basis": "supervised", "basis_blocks": 2}, BASES, {"model": "rel-gat"}], ids=str
+)
 def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**KEYS, **keys, "clients": 4}
     plain = train(tmp_path / "plain", **keys)
@@ -101,25 +114,31 @@ def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[st
     assert model_bytes(tmp_path / "resumed") == model_bytes(plain)
 
 
-def test_workers_of_flowers_simulation_leave_the_same_model(tmp_path: Path) -> None:
-    keys = {**KEYS, "clients": 2}
+@pytest.mark.parametrize("model", ["rel-sage", "rel-gat"])
+def test_workers_of_flowers_simulation_leave_the_same_model(tmp_path: Path, model: str) -> None:
+    keys = {**KEYS, "model": model, "clients": 2}
     one = train(tmp_path / "inline", **keys)
     assert model_bytes(train_in_workers(tmp_path / "workers", **keys)) == model_bytes(one)
 
 
 @pytest.mark.devices
-def test_devices_train_the_weights_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", [{}, BASES, {"model": "rel-gat"}], ids=str)
+def test_devices_train_the_weights_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any]
+) -> None:
     play_devices(monkeypatch)
-    keys = {**KEYS, "clients": 2}
+    keys = {**KEYS, **model, "clients": 2}
     one = train(tmp_path / "one", **keys)
     assert largest_difference(one, train(tmp_path / "two", **keys, devices="cpu:2")) < TOLERANCE
 
 
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize(
+    ("layers", "model"), [(2, {}), (3, {}), (2, BASES), (3, {"model": "rel-gat"})], ids=str
+)
 def test_predictions_do_not_depend_on_the_partition(
-    tmp_path: Path, retexo: CommandLine, layers: int
+    tmp_path: Path, retexo: CommandLine, layers: int, model: dict[str, Any]
 ) -> None:
-    keys = {**KEYS, "layers": layers}
+    keys = {**KEYS, **model, "layers": layers}
     run = train(tmp_path / "run", clients=1, **keys)
     found = []
     for clients in (1, 5):
@@ -290,6 +309,8 @@ def test_clients_of_other_relations_are_refused_by_name(tmp_path: Path) -> None:
         (("--model", "sage"), "nodes have types, which model sage does not take; expected model r"),
         (("--model", "rel-sage", "--sampler", "full", "--algorithm", "drop"), "sampler: full d"),
         (("--model", "rel-sage", "--solver", "ridge"), "solver: ridge does not go with model rel"),
+        (("--model", "rel-sage", "--num-bases", "2"), "num-bases: 2 does not go with model 'rel-s"),
+        (("--model", "rel-gat", "--heads", "7"), "hidden: 64 cannot be shared by 7 heads"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -10,13 +10,15 @@ import torch
 from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import stage_input, with_coordinates
 from retexo_fl.graph import BoundaryPlan, GraphPartition, from_pyg
-from retexo_fl.layers.base import LayerShape, StageInput
-from retexo_fl.layers.relational import RelSageLayer
+from retexo_fl.layers.base import GraphLayer, LayerShape, StageInput
+from retexo_fl.layers.rel_gat import RelGatLayer
+from retexo_fl.layers.relational import RelGcnLayer, RelSageLayer, sums_of_labelled
 from retexo_fl.relations import Relations, TypedStage
 from retexo_fl.training.basis import Basis
 from tests.support.typed_graphs import CUSTOMERS, bank
 
 WIDTH, OUTPUTS = 6, 4
+Layer = TypeVar("Layer", bound=GraphLayer)
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +35,24 @@ def inputs_of(part: GraphPartition, rows: Any) -> StageInput:
     return stage_input(part, plan, rows, np.zeros((0, width), rows.dtype), ())
 
 
-def layer_of(relations: Relations | None, **stage: Any) -> RelSageLayer:
+def layer_of(
+    relations: Relations | None,
+    kind: type[Layer] = RelSageLayer,  # type: ignore[assignment]
+    *,
+    bases: int = 0,
+    heads: int = 1,
+    **stage: Any,
+) -> Layer:
     assert relations is not None
     keys: dict[str, Any] = {"reads_features": False, "hops": 2, "trains_all": True} | stage
     inputs = relations.num_features if keys["reads_features"] else WIDTH
-    layer = RelSageLayer(
+    layer = kind(
         LayerShape(
             inputs=inputs,
             outputs=OUTPUTS,
             hidden=OUTPUTS,
-            typed=TypedStage(relations=relations, **keys),
+            heads=heads,
+            typed=TypedStage(relations=relations, num_bases=bases, **keys),
         )
     )
     layer.reset_parameters(torch.Generator().manual_seed(1))
@@ -176,7 +186,7 @@ def dense_features(part: GraphPartition) -> np.ndarray:
 def test_a_basis_is_of_own_rows_and_all_means_of_the_labelled_type(part: GraphPartition) -> None:
     relations = part.relations
     assert relations is not None
-    layer, rows = layer_of(relations), dense_features(part)
+    rows = dense_features(part)
     inputs = inputs_of(part, rows)
     assert inputs.edge_weights is not None
     expected = rows.copy()
@@ -189,7 +199,7 @@ def test_a_basis_is_of_own_rows_and_all_means_of_the_labelled_type(part: GraphPa
                 expected[node] += rows[there].mean(axis=0)
     kinds = relations.kinds(part.node_keys)
     expected[kinds != relations.labelled] = 0
-    found = layer.feature_sums(inputs)
+    found = sums_of_labelled(inputs, relations)
     assert isinstance(found, torch.Tensor)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
 
@@ -211,3 +221,212 @@ def test_of_each_type_its_part_of_the_mean_is_subtracted(part: GraphPartition) -
         expected = moved @ basis.directions[some]
         assert isinstance(found.own, torch.Tensor)
         np.testing.assert_allclose(found.own.numpy()[there], expected, atol=1e-12)
+
+
+def channel_edges(part: GraphPartition) -> dict[int, np.ndarray]:
+    """Return, by channel, the (2, E) sources and targets of its edges."""
+    weights, relations = part.edge_values.weights, part.relations
+    assert weights is not None
+    assert relations is not None
+    targets = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    ends = np.stack((np.asarray(part.indices), targets))
+    return {one.column: ends[:, weights[:, one.column] != 0] for one in relations.channels}
+
+
+def typed_rows(part: GraphPartition, reads_features: bool) -> np.ndarray:
+    """Return (N, D) float64 rows: features, or others."""
+    if reads_features:
+        return dense_features(part)
+    return np.random.default_rng(3).normal(size=(part.num_inner, WIDTH))
+
+
+def made_by(layer: GraphLayer, inputs: StageInput, *, again: np.ndarray | None) -> torch.Tensor:
+    """Return the rows of all nodes, by what is prepared or from rows that are trained."""
+    everyone = np.arange(inputs.num_nodes)
+    if again is None:
+        return layer(layer.batch(layer.prepare(inputs), everyone), None)
+    return layer(layer.trained_batches(inputs, everyone)(torch.from_numpy(again)), None)
+
+
+WAYS = [("features", 0), ("rows", 0), ("rows", 2), ("trained rows", 0), ("trained rows", 2)]
+
+
+@pytest.mark.parametrize(("way", "bases"), WAYS)
+def test_rel_gcn_is_that_of_pyg(part: GraphPartition, way: str, bases: int) -> None:
+    nn = pytest.importorskip("torch_geometric.nn")
+    relations = part.relations
+    assert relations is not None
+    reads = way == "features"
+    layer = layer_of(relations, RelGcnLayer, bases=bases, reads_features=reads).double()
+    rows = typed_rows(part, reads)
+    width = rows.shape[1]
+    columns = [relations.columns(kind) if reads else slice(0, width) for kind in range(3)]
+    channels = relations.channels
+    conv = nn.RGCNConv(width, OUTPUTS, len(channels), num_bases=bases or None).double()
+    places = {one.column: place for place, one in enumerate(channels)}
+    # What stands where in PyG's parameters, by ours.
+    pairs: list[tuple[torch.Tensor, torch.Tensor, Any]] = [(layer.bias, conv.bias, ...)]
+    named = dict(layer.named_parameters())
+    if bases:
+        order = [places[one.column] for kind in relations.within(2) for one in relations.into(kind)]
+        pairs += [(layer.weight, conv.root, ...), (layer.bases, conv.weight, ...)]
+        pairs += [(layer.coefficients, conv.comp, order)]
+    taken = []
+    for kind in relations.within(2) if not bases else ():
+        weight = named["weight" if kind == relations.labelled else f"weight_{kind}"]
+        at = 0
+        if reads or kind == relations.labelled:
+            own = columns[kind]
+            at = own.stop - own.start
+            pairs.append((weight[:at], conv.root, own))
+        for one in relations.into(kind):
+            some = columns[one.source]
+            end = at + some.stop - some.start
+            pairs.append((weight[at:end], conv.weight, (places[one.column], some)))
+            at = end
+        taken.append((weight, at))
+    assert all(len(weight) == at for weight, at in taken)
+    with torch.no_grad():
+        for ours, theirs, where in pairs:
+            theirs[where] = ours
+    edges = channel_edges(part)
+    index = np.concatenate([edges[one.column] for one in channels], axis=1)
+    kinds = np.repeat(np.arange(len(channels)), [edges[one.column].shape[1] for one in channels])
+    expected = conv(torch.from_numpy(rows), torch.from_numpy(index), torch.from_numpy(kinds))
+    given = part.features.astype(np.float64) if reads else rows
+    again = rows if way == "trained rows" else None
+    found = made_by(layer, inputs_of(part, given), again=again)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    towards = torch.from_numpy(np.random.default_rng(7).normal(size=found.shape))
+    gradients = torch.autograd.grad((found * towards).sum(), list(named.values()))
+    (expected * towards).sum().backward()
+    by_ours = dict(zip(named, gradients, strict=True))
+    for name, item in named.items():
+        # Ours in one piece, as PyG's parts of it stand.
+        pieces = [t.grad[at] for o, t, at in pairs if o is item or o._base is item]
+        joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+        torch.testing.assert_close(by_ours[name], joined, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("way", ["features", "rows", "trained rows"])
+def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
+    nn = pytest.importorskip("torch_geometric.nn")
+    relations = part.relations
+    assert relations is not None
+    reads, heads = way == "features", 3
+    layer = layer_of(relations, RelGatLayer, heads=heads, reads_features=reads).double()
+    rows = typed_rows(part, reads)
+    kinds = relations.kinds(part.node_keys)
+    columns = [relations.columns(kind) if reads else slice(None) for kind in range(3)]
+    there = [np.flatnonzero(kinds == kind) for kind in range(3)]
+    x = {
+        name: torch.from_numpy(rows[there[kind]][:, columns[kind]])
+        for kind, name in enumerate(relations.types)
+    }
+    number = np.zeros(len(kinds), np.int64)
+    for some in there:
+        number[some] = np.arange(len(some))
+    convs, edges, pairs = {}, {}, []
+    named = dict(layer.named_parameters())
+    for kind, name in enumerate(relations.types):
+        beyond = "" if kind == relations.labelled else f"_{kind}"
+        for place, channel in enumerate(relations.into(kind)):
+            source = relations.types[channel.source]
+            key = (source, f"channel{channel.column}", name)
+            widths = (x[source].shape[1], x[name].shape[1])
+            conv = nn.GATConv(
+                widths,
+                OUTPUTS,
+                heads=heads,
+                concat=False,
+                add_self_loops=False,
+                residual=not place,
+                bias=not place,
+            ).double()
+            convs[key] = conv
+            edges[key] = torch.from_numpy(number[channel_edges(part)[channel.column]])
+            into = f"channels.{channel.column}."
+            pairs += [
+                (f"{into}weight", conv.lin_src.weight, lambda item: item.T),
+                (f"{into}source_attention", conv.att_src, lambda item: item[0]),
+            ]
+            with torch.no_grad():
+                by_head = conv.lin_dst.weight.view(heads, OUTPUTS, -1)
+                q = torch.einsum("khd,kh->dk", by_head, conv.att_dst[0])
+                named[f"{into}target_attention"].copy_(q)
+            if not place:
+                pairs += [
+                    (f"weight{beyond}", conv.res.weight, lambda item: item.T),
+                    (f"bias{beyond}", conv.bias, lambda item: item),
+                ]
+    with torch.no_grad():
+        for ours, theirs, form in pairs:
+            named[ours].copy_(form(theirs))
+    made = nn.HeteroConv(convs, aggr="sum")(x, edges)
+    expected = torch.zeros(len(kinds), OUTPUTS, dtype=torch.float64)
+    for kind, name in enumerate(relations.types):
+        expected = expected.index_copy(0, torch.from_numpy(there[kind]), made[name])
+    given = part.features.astype(np.float64) if reads else rows
+    again = rows if way == "trained rows" else None
+    found = made_by(layer, inputs_of(part, given), again=again)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    towards = torch.from_numpy(np.random.default_rng(7).normal(size=found.shape))
+    (found * towards).sum().backward()
+    (expected * towards).sum().backward()
+    for ours, theirs, form in pairs:
+        torch.testing.assert_close(named[ours].grad, form(theirs.grad), atol=1e-10, rtol=0)
+    for (_, channel, _), conv in convs.items():
+        # q is a product of two of theirs.
+        q = named[f"channels.{channel.removeprefix('channel')}.target_attention"].grad
+        by_head = conv.lin_dst.weight.view(heads, OUTPUTS, -1)
+        of_product = torch.einsum("khd,dk->kh", by_head, q)
+        torch.testing.assert_close(of_product, conv.att_dst.grad[0], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("bases", [0, 2])
+def test_types_without_labels_read_own_rows_by_what_labels_taught(
+    part: GraphPartition, bases: int
+) -> None:
+    layer = layer_of(part.relations, RelGcnLayer, bases=bases, trains_all=False).double()
+    assert {name for name, _ in layer.named_parameters()} <= {
+        *("weight", "bias", "bases", "coefficients")
+    }
+    inputs = inputs_of(part, typed_rows(part, False))
+    before = made_by(layer, inputs, again=None)
+    with torch.no_grad():
+        layer.weight[:WIDTH] += 1
+    after = made_by(layer, inputs, again=None)
+    moved = torch.from_numpy(typed_rows(part, False).sum(axis=1, keepdims=True))
+    torch.testing.assert_close(after - before, moved.expand_as(after), atol=1e-10, rtol=0)
+
+
+def test_a_layer_of_each_relation_draws_what_nothing_trains_as_others(part: GraphPartition) -> None:
+    drawn = {"trains_all": False}
+    inputs = inputs_of(part, typed_rows(part, False))
+    assert inputs.own_kinds is not None
+    some = inputs.own_kinds != 0
+    rows = [
+        made_by(layer_of(part.relations, one, **drawn).double(), inputs, again=None)
+        for one in (RelSageLayer, RelGatLayer)
+    ]
+    np.testing.assert_array_equal(rows[0].detach()[some], rows[1].detach()[some])
+    assert (rows[0] != rows[1]).any(dim=1).numpy()[~some].all()
+    names = [name for name, _ in layer_of(part.relations, RelGatLayer, **drawn).named_parameters()]
+    channels = {name.split(".")[1] for name in names if "." in name}
+    assert part.relations is not None
+    assert channels == {str(one.column) for one in part.relations.into(0)}
+
+
+@pytest.mark.parametrize("bases", [0, 2])
+def test_rel_gcn_starts_as_the_head_before_it(part: GraphPartition, bases: int) -> None:
+    layer = layer_of(part.relations, RelGcnLayer, bases=bases, trains_all=False).double()
+    rng = np.random.default_rng(9)
+    weight, bias = (torch.from_numpy(rng.normal(size=size)) for size in ((WIDTH, OUTPUTS), OUTPUTS))
+    assert layer.start_as(weight, bias)
+    rows = typed_rows(part, False)
+    inputs = inputs_of(part, rows)
+    found = made_by(layer, inputs, again=None).detach().numpy()
+    assert part.relations is not None
+    blocks = RelSageLayer.prepare(layer, inputs).parts[0].view(CUSTOMERS, -1, WIDTH).mean(dim=1)
+    expected = blocks @ weight + bias
+    np.testing.assert_allclose(found[inputs.own_kinds == 0], expected, atol=1e-12)

@@ -10,13 +10,13 @@ from scipy.sparse import csr_array
 
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import GraphLayer, Rows, StageInput, select_rows
-from retexo_fl.training.stage_model import borrowed
 from retexo_fl.training.stage_pass import NodeSets
+from retexo_fl.transfers import borrowed
 
 #: Arrays of a :class:`StageInput` that are no rows.
 _EDGES = ("indptr", "indices", "neighbours", "degrees", "own_hashes", "slot_hashes")
 #: Those that may be absent.
-_OF_EDGES = ("edge_scales", "edge_weights", "edge_attributes", "slot_factors")
+_OF_EDGES = ("edge_scales", "edge_weights", "edge_attributes", "slot_factors", "own_kinds")
 _USES = ("train", "validation", "test")
 
 
