@@ -626,9 +626,16 @@ def _tell_types(parts: Sequence[GraphPartition]) -> None:
 
 
 def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
-    """Say in one line which types of nodes have weights that are not trained."""
+    """Say in a line which types of nodes have weights that are not trained, or not shared."""
     relations = part.relations
-    if relations is None or not ModelShape.of_part(config, part).heads_between:
+    if relations is None:
+        return
+    if config.num_bases and config.basis == "none":
+        logger.warning(
+            "num-bases: not of the first layer, whose relations have plain matrices, since types "
+            "have features of other widths"
+        )
+    if not ModelShape.of_part(config, part).heads_between:
         return
     drawn = [relations.types[kind] for kind in relations.within(config.layers - 1)[1:]]
     if drawn:
@@ -636,11 +643,6 @@ def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
             "model %s: types without labels keep weights as drawn, layer by layer: %s (algorithm "
             "standard trains them)",
             *(config.model, ", ".join(drawn)),
-        )
-    if config.num_bases and config.basis == "none":
-        logger.warning(
-            "num-bases: not of the first layer, whose relations have plain matrices, since types "
-            "have features of other widths"
         )
 
 

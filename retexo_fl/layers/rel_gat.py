@@ -284,6 +284,7 @@ class RelGatLayer(PerRelationLayer):
     """
 
     uses_heads: ClassVar[bool] = True
+    weight: torch.nn.Parameter
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -313,4 +314,5 @@ class RelGatLayer(PerRelationLayer):
         weight, bias = (
             getattr(self, named_of(name, kind, self._relations)) for name in ("weight", "bias")
         )
-        return _product(rows, weight) + bias
+        made: torch.Tensor = _product(rows, weight) + bias
+        return made

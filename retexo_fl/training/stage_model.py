@@ -297,8 +297,9 @@ class ModelShape:
             hidden=self.hidden,
             heads=self.heads,
             edge_features=self.edge_features,
-            typed=self.relations
-            and TypedStage(
+            typed=None
+            if self.relations is None
+            else TypedStage(
                 relations=self.relations,
                 reads_features=stage == 0 and not self.features_before_basis,
                 hops=self.layers - 1 - stage,

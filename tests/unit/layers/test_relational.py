@@ -113,7 +113,7 @@ def of_pyg(layer: RelSageLayer, part: GraphPartition, rows: np.ndarray) -> np.nd
 
 @pytest.mark.parametrize("reads_features", [True, False])
 def test_all_types_are_those_of_pyg(part: GraphPartition, reads_features: bool) -> None:
-    layer = layer_of(part.relations, reads_features=reads_features).double()
+    layer: RelSageLayer = layer_of(part.relations, reads_features=reads_features).double()
     if reads_features:
         features = part.features
         rows = np.asarray(features.todense() if not isinstance(features, np.ndarray) else features)
@@ -133,7 +133,7 @@ def test_all_types_are_those_of_pyg(part: GraphPartition, reads_features: bool) 
 
 
 def test_only_the_labelled_type_is_trained_layer_by_layer(part: GraphPartition) -> None:
-    layer = layer_of(part.relations, trains_all=False).double()
+    layer: RelSageLayer = layer_of(part.relations, trains_all=False).double()
     assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
     rows = np.random.default_rng(3).normal(size=(part.num_inner, WIDTH))
     inputs, everyone = inputs_of(part, rows), np.arange(part.num_inner)
@@ -141,7 +141,7 @@ def test_only_the_labelled_type_is_trained_layer_by_layer(part: GraphPartition) 
     prepared = layer.prepare(inputs)
     found = layer(layer.batch(prepared, everyone), None).detach().numpy()
     # Other types make rows of weights that every model has alike.
-    other = layer_of(part.relations, trains_all=False).double()
+    other: RelSageLayer = layer_of(part.relations, trains_all=False).double()
     again = other(other.batch(other.prepare(inputs), everyone), None).detach().numpy()
     np.testing.assert_array_equal(found, again)
     assert np.abs(found[inputs.own_kinds == 1]).max() > 0.1
@@ -154,14 +154,14 @@ def test_only_the_labelled_type_is_trained_layer_by_layer(part: GraphPartition) 
 def test_types_that_nobody_reads_make_no_rows(part: GraphPartition) -> None:
     rows = np.random.default_rng(3).normal(size=(part.num_inner, WIDTH))
     inputs, everyone = inputs_of(part, rows), np.arange(part.num_inner)
-    layer = layer_of(part.relations, hops=0).double()
+    layer: RelSageLayer = layer_of(part.relations, hops=0).double()
     assert len(list(layer.named_parameters())) == 2
     found = layer(layer.batch(layer.prepare(inputs), everyone), None)
     assert not found[inputs.own_kinds != 0].any()
 
 
 def test_a_relation_changes_rows_of_its_target_alone(part: GraphPartition) -> None:
-    layer = layer_of(part.relations).double()
+    layer: RelSageLayer = layer_of(part.relations).double()
     rows = np.random.default_rng(3).normal(size=(part.num_inner, WIDTH))
     inputs, everyone = inputs_of(part, rows), np.arange(part.num_inner)
     assert inputs.edge_weights is not None
@@ -244,8 +244,11 @@ def made_by(layer: GraphLayer, inputs: StageInput, *, again: np.ndarray | None) 
     """Return the rows of all nodes, by what is prepared or from rows that are trained."""
     everyone = np.arange(inputs.num_nodes)
     if again is None:
-        return layer(layer.batch(layer.prepare(inputs), everyone), None)
-    return layer(layer.trained_batches(inputs, everyone)(torch.from_numpy(again)), None)
+        batch = layer.batch(layer.prepare(inputs), everyone)
+    else:
+        batch = layer.trained_batches(inputs, everyone)(torch.from_numpy(again))
+    found: torch.Tensor = layer(batch, None)
+    return found
 
 
 WAYS = [("features", 0), ("rows", 0), ("rows", 2), ("trained rows", 0), ("trained rows", 2)]
@@ -265,7 +268,7 @@ def test_rel_gcn_is_that_of_pyg(part: GraphPartition, way: str, bases: int) -> N
     conv = nn.RGCNConv(width, OUTPUTS, len(channels), num_bases=bases or None).double()
     places = {one.column: place for place, one in enumerate(channels)}
     # What stands where in PyG's parameters, by ours.
-    pairs: list[tuple[torch.Tensor, torch.Tensor, Any]] = [(layer.bias, conv.bias, ...)]
+    pairs: list[tuple[Any, Any, Any]] = [(layer.bias, conv.bias, ...)]
     named = dict(layer.named_parameters())
     if bases:
         order = [places[one.column] for kind in relations.within(2) for one in relations.into(kind)]
@@ -299,7 +302,7 @@ def test_rel_gcn_is_that_of_pyg(part: GraphPartition, way: str, bases: int) -> N
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
     towards = torch.from_numpy(np.random.default_rng(7).normal(size=found.shape))
     gradients = torch.autograd.grad((found * towards).sum(), list(named.values()))
-    (expected * towards).sum().backward()
+    torch.autograd.backward((expected * towards).sum())
     by_ours = dict(zip(named, gradients, strict=True))
     for name, item in named.items():
         # Ours in one piece, as PyG's parts of it stand.
@@ -326,7 +329,9 @@ def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
     number = np.zeros(len(kinds), np.int64)
     for some in there:
         number[some] = np.arange(len(some))
-    convs, edges, pairs = {}, {}, []
+    convs: dict[Any, Any] = {}
+    edges: dict[Any, torch.Tensor] = {}
+    pairs: list[tuple[str, Any, Any]] = []
     named = dict(layer.named_parameters())
     for kind, name in enumerate(relations.types):
         beyond = "" if kind == relations.labelled else f"_{kind}"
@@ -371,13 +376,13 @@ def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
     found = made_by(layer, inputs_of(part, given), again=again)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
     towards = torch.from_numpy(np.random.default_rng(7).normal(size=found.shape))
-    (found * towards).sum().backward()
-    (expected * towards).sum().backward()
+    for made_rows in (found, expected):
+        torch.autograd.backward((made_rows * towards).sum())
     for ours, theirs, form in pairs:
         torch.testing.assert_close(named[ours].grad, form(theirs.grad), atol=1e-10, rtol=0)
-    for (_, channel, _), conv in convs.items():
+    for (_, along, _), conv in convs.items():
         # q is a product of two of theirs.
-        q = named[f"channels.{channel.removeprefix('channel')}.target_attention"].grad
+        q = named[f"channels.{along.removeprefix('channel')}.target_attention"].grad
         by_head = conv.lin_dst.weight.view(heads, OUTPUTS, -1)
         of_product = torch.einsum("khd,dk->kh", by_head, q)
         torch.testing.assert_close(of_product, conv.att_dst.grad[0], atol=1e-10, rtol=0)
@@ -387,7 +392,9 @@ def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
 def test_types_without_labels_read_own_rows_by_what_labels_taught(
     part: GraphPartition, bases: int
 ) -> None:
-    layer = layer_of(part.relations, RelGcnLayer, bases=bases, trains_all=False).double()
+    layer: RelSageLayer = layer_of(
+        part.relations, RelGcnLayer, bases=bases, trains_all=False
+    ).double()
     assert {name for name, _ in layer.named_parameters()} <= {
         *("weight", "bias", "bases", "coefficients")
     }
@@ -419,7 +426,9 @@ def test_a_layer_of_each_relation_draws_what_nothing_trains_as_others(part: Grap
 
 @pytest.mark.parametrize("bases", [0, 2])
 def test_rel_gcn_starts_as_the_head_before_it(part: GraphPartition, bases: int) -> None:
-    layer = layer_of(part.relations, RelGcnLayer, bases=bases, trains_all=False).double()
+    layer: RelSageLayer = layer_of(
+        part.relations, RelGcnLayer, bases=bases, trains_all=False
+    ).double()
     rng = np.random.default_rng(9)
     weight, bias = (torch.from_numpy(rng.normal(size=size)) for size in ((WIDTH, OUTPUTS), OUTPUTS))
     assert layer.start_as(weight, bias)
