@@ -328,6 +328,9 @@ class RelGcnLayer(RelSageLayer):
     Source: Schlichtkrull et al., ESWC 2018, equations 2 and 3.
     """
 
+    bases: torch.nn.Parameter
+    coefficients: torch.nn.Parameter
+
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
         if self._bases:
