@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -63,6 +63,13 @@ class AttendingBatch(BatchOfType):
     """(n, D_t) own rows of one type, and a batch of each channel into it."""
 
     edges: tuple[object, ...]
+
+    @classmethod
+    def of(cls, part: BatchOfType, edges: tuple[object, ...]) -> Self:
+        """Join own rows and batches."""
+        return cls(
+            kind=part.kind, places=part.places, rows=part.rows, hashes=part.hashes, edges=edges
+        )
 
 
 class LayerOfRelation(GraphLayer):
@@ -136,27 +143,28 @@ class PerRelationLayer(RelationalLayer):
     def batch(self, prepared: object, rows: np.ndarray) -> RelationalBatch:
         """Select inner nodes, by type."""
         assert isinstance(prepared, PerRelationInput)
-        kinds, parts = prepared.kinds[rows], []
+        kinds, parts = prepared.kinds[rows], list[BatchOfType]()
         for kind in self._kinds:
             at = np.flatnonzero(kinds == kind)
             there = rows[at]
             if not len(at) and kind != self._relations.labelled:
                 continue
-            common = {
-                "kind": kind,
-                "places": torch.from_numpy(at),
-                "hashes": np.asarray(prepared.hashes[there]),
-            }
-            if kind not in self._trained:
-                selected = select_rows(prepared.drawn[kind], prepared.places[there], prepared.dtype)
-                parts.append(BatchOfType(rows=selected, **common))
-                continue
-            edges = tuple(
-                self._at(column).batch(prepared.edges[column], there)
-                for column, _ in self.slices(kind)[1:]
+            is_trained = kind in self._trained
+            of_kind = prepared.own[kind] if is_trained else prepared.drawn[kind]
+            places = there if is_trained else prepared.places[there]
+            part = BatchOfType(
+                kind=kind,
+                places=torch.from_numpy(at),
+                rows=select_rows(of_kind, places, prepared.dtype),
+                hashes=np.asarray(prepared.hashes[there]),
             )
-            selected = select_rows(prepared.own[kind], there, prepared.dtype)
-            parts.append(AttendingBatch(rows=selected, edges=edges, **common))
+            if is_trained:
+                edges = tuple(
+                    self._at(column).batch(prepared.edges[column], there)
+                    for column, _ in self.slices(kind)[1:]
+                )
+                part = AttendingBatch.of(part, edges)
+            parts.append(part)
         return RelationalBatch(count=len(rows), parts=tuple(parts))
 
     def trained_batches(
@@ -227,7 +235,8 @@ class PerRelationLayer(RelationalLayer):
 
     def _own_width(self, kind: int) -> int:
         some = self.slices(kind)[0][1]
-        return some.stop - some.start
+        width: int = some.stop - some.start
+        return width
 
 
 def _dropped(part: BatchOfType, dropout: KeyedDropout | None) -> torch.Tensor | SparseRows:

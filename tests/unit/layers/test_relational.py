@@ -382,9 +382,9 @@ def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
         torch.testing.assert_close(named[ours].grad, form(theirs.grad), atol=1e-10, rtol=0)
     for (_, along, _), conv in convs.items():
         # q is a product of two of theirs.
-        q = named[f"channels.{along.removeprefix('channel')}.target_attention"].grad
+        of_q = named[f"channels.{along.removeprefix('channel')}.target_attention"].grad
         by_head = conv.lin_dst.weight.view(heads, OUTPUTS, -1)
-        of_product = torch.einsum("khd,dk->kh", by_head, q)
+        of_product = torch.einsum("khd,dk->kh", by_head, of_q)
         torch.testing.assert_close(of_product, conv.att_dst.grad[0], atol=1e-10, rtol=0)
 
 
