@@ -284,7 +284,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }
     only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
-    only_default |= {"features", "key-column", "label-column", "secure-aggregation"}
+    only_default |= {"features", "key-column", "label-column", "secure-aggregation", "num-bases"}
     only_default |= {"unlabelled-values", "repeated-nodes", "delimiter", "decimal", "encoding"}
     columns = ("source", "target", "weight", "time", "node-time")
     only_default |= {f"{name}-column" for name in columns}

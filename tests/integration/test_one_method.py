@@ -135,6 +135,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         # How large, how long, in how many bits.
         "hidden": Tried(16, LEAN),
         "heads": Tried(4, SAME),
+        "num-bases": Tried(2, REFUSED),
         "rounds": Tried(3, LEAN),
         "last-rounds": Tried(3, LEAN),
         "patience": Tried(1, LEAN),
