@@ -19,6 +19,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.masking.agreement import USES
 from retexo_fl.training.label_facts import class_counts, classes_by_use
+from retexo_fl.training.model_checks import OVER_TYPES, takes_types
 from retexo_fl.training.stage_pass import NodeSets
 
 logger = logging.getLogger(__name__)
@@ -116,14 +117,14 @@ def check_edges(model: str, part: GraphPartition) -> None:
         PluginError: The model is no layer.
     """
     layer, values = layer_class(model), part.edge_values
-    if (part.relations is None) == (layer.directions == "typed"):
-        has, expected = ("have types", "rel-sage") if part.relations else ("have no types", "sage")
+    if not takes_types(model, has_types=part.relations is not None):
+        has, expected = ("have types", OVER_TYPES) if part.relations else ("have no types", "sage")
         raise PartitionError(
             f"client {part.client}: nodes {has}, which model {model} does not take; expected "
             f"model {expected}"
         )
     if part.relations is None and layer.directions not in {
-        "either",
+        *("either", "any"),
         "directed" if values.is_directed else "undirected",
     }:
         has, expected = ("have a direction", "undirected, or a model such as dir-sage")

@@ -7,6 +7,8 @@ which that is known are taken. PyG is imported when a layer is first asked for.
 
 Dropout acts on the input rows, keyed by node; a convolution's own (of attention) is off, since it
 would depend on who computes. On directed edges messages come along them, as in PyG.
+Over types of nodes and edges there is a convolution for each relation, and what they make is added,
+as PyG's ``to_hetero`` does; only of those that read rows of two types.
 
 Shapes: x (S, D) rows of a batch's targets, then of their neighbours, result (R, H).
 """
@@ -15,10 +17,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -27,8 +29,10 @@ from retexo_fl.errors import PluginError
 from retexo_fl.layers.aggregate import scaled_edges
 from retexo_fl.layers.base import (
     IN,
+    Directions,
     GraphLayer,
     LayerShape,
+    Rows,
     StageInput,
     dense_rows,
     edge_numbers,
@@ -38,6 +42,8 @@ from retexo_fl.layers.base import (
 )
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.gcn import GcnLayer
+from retexo_fl.layers.rel_gat import LayerOfRelation, PerRelationLayer
+from retexo_fl.layers.sparse import SparseRows
 from retexo_fl.plugins import PYG
 
 
@@ -46,37 +52,42 @@ class _Kind:
     """How a convolution is made, and what it reads of edges.
 
     Attributes:
-        make: From its class and the sizes.
+        make: From its class, the sizes, and the width of the rows that it reads, or those of
+            sources and targets.
         weights: How it takes weights of edges.
         attributes: How it takes attributes of edges.
         uses_heads: Whether it has ``heads``, whose outputs are averaged.
+        joins_types: Whether it reads rows of two types, of other widths.
+        attends_itself: Whether it has an edge from each node to itself unless told otherwise.
         is_normalised: Edges get the weights of :class:`GcnLayer`, with degrees of the whole graph
             and edges from nodes to themselves.
     """
 
-    make: Callable[[Any, LayerShape], torch.nn.Module]
+    make: Callable[..., torch.nn.Module]
     weights: Literal["none", "positive", "any"] = "none"
     attributes: Literal["none", "read", "needed"] = "none"
     uses_heads: bool = False
+    joins_types: bool = False
+    attends_itself: bool = False
     is_normalised: bool = False
 
 
-def _plain(conv: Any, shape: LayerShape) -> torch.nn.Module:
-    made: torch.nn.Module = conv(shape.inputs, shape.outputs)
+#: Of the rows that a convolution reads, or of its sources' and its targets'.
+_Widths: TypeAlias = int | tuple[int, int]
+
+
+def _plain(conv: Any, shape: LayerShape, widths: _Widths, **keys: Any) -> torch.nn.Module:
+    made: torch.nn.Module = conv(widths, shape.outputs, **keys)
     return made
 
 
-def _attention(conv: Any, shape: LayerShape) -> torch.nn.Module:
+def _attention(conv: Any, shape: LayerShape, widths: _Widths, **keys: Any) -> torch.nn.Module:
     edge_dim = shape.edge_features or None
-    made: torch.nn.Module = conv(
-        shape.inputs, shape.outputs, heads=shape.heads, concat=False, edge_dim=edge_dim
-    )
-    return made
+    return _plain(conv, shape, widths, heads=shape.heads, concat=False, edge_dim=edge_dim, **keys)
 
 
-def _gcn(conv: Any, shape: LayerShape) -> torch.nn.Module:
-    made: torch.nn.Module = conv(shape.inputs, shape.outputs, normalize=False, add_self_loops=False)
-    return made
+def _gcn(conv: Any, shape: LayerShape, widths: _Widths) -> torch.nn.Module:
+    return _plain(conv, shape, widths, normalize=False, add_self_loops=False)
 
 
 def _perceptron(shape: LayerShape) -> torch.nn.Module:
@@ -88,24 +99,29 @@ def _perceptron(shape: LayerShape) -> torch.nn.Module:
     )
 
 
-def _gin(conv: Any, shape: LayerShape) -> torch.nn.Module:
+def _gin(conv: Any, shape: LayerShape, widths: _Widths) -> torch.nn.Module:
+    del widths
     made: torch.nn.Module = conv(_perceptron(shape), train_eps=True)
     return made
 
 
-def _gine(conv: Any, shape: LayerShape) -> torch.nn.Module:
+def _gine(conv: Any, shape: LayerShape, widths: _Widths) -> torch.nn.Module:
+    del widths
     made: torch.nn.Module = conv(_perceptron(shape), train_eps=True, edge_dim=shape.edge_features)
     return made
 
 
+_ATTENTION: Final[Mapping[str, Any]] = MappingProxyType(
+    {"make": _attention, "attributes": "read", "uses_heads": True, "joins_types": True}
+)
 _KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
     {
         "GCNConv": _Kind(make=_gcn, weights="positive", is_normalised=True),
-        "SAGEConv": _Kind(make=_plain),
-        "GraphConv": _Kind(make=_plain, weights="any"),
-        "GATConv": _Kind(make=_attention, attributes="read", uses_heads=True),
-        "GATv2Conv": _Kind(make=_attention, attributes="read", uses_heads=True),
-        "TransformerConv": _Kind(make=_attention, attributes="read", uses_heads=True),
+        "SAGEConv": _Kind(make=_plain, joins_types=True),
+        "GraphConv": _Kind(make=_plain, weights="any", joins_types=True),
+        "GATConv": _Kind(**_ATTENTION, attends_itself=True),
+        "GATv2Conv": _Kind(**_ATTENTION, attends_itself=True),
+        "TransformerConv": _Kind(**_ATTENTION),
         "GINConv": _Kind(make=_gin),
         "GINEConv": _Kind(make=_gine, attributes="needed"),
     }
@@ -146,6 +162,7 @@ def pyg_layer(name: str) -> type[GraphLayer]:
         "takes_weights": kind.weights,
         "attributes": kind.attributes,
         "scales_edges": kind.weights != "none",
+        "directions": "any" if kind.joins_types else "either",
         "__doc__": f"PyG's ``{conv}``.",
     }
     if kind.is_normalised:
@@ -195,24 +212,35 @@ class PygLayer(GraphLayer):
     """A convolution of PyG; see :func:`pyg_layer`."""
 
     conv_name: ClassVar[str]
-    directions: ClassVar[Literal["either"]] = "either"
+    directions: ClassVar[Directions] = "either"
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
-        self.conv = _KINDS[self.conv_name].make(_conv_class(self.conv_name), shape)
+        self.relations = None if shape.typed is None else _of_relations(self.conv_name)(shape)
+        if self.relations is None:
+            kind = _KINDS[self.conv_name]
+            self.conv = kind.make(_conv_class(self.conv_name), shape, shape.inputs)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw parameters as PyG does, from a seed of the generator."""
+        if self.relations is not None:
+            self.relations.reset_parameters(generator)
+            return
         seed = int(torch.randint(2**62, (1,), generator=generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.conv.reset_parameters()  # type: ignore[operator]
 
-    def prepare(self, inputs: StageInput) -> PygInput:
+    def prepare(self, inputs: StageInput) -> object:
         """Stack the rows, dense."""
-        rows = dense_rows(stacked_rows(inputs), inputs.dtype)
+        if self.relations is not None:
+            return self.relations.prepare(inputs)
         if inputs.edge_weights is not None and inputs.edge_weights.ndim > 1:
             inputs = one_direction(inputs, IN)
+        return self.edges_of(inputs, stacked_rows(inputs))
+
+    def edges_of(self, inputs: StageInput, rows: Rows) -> PygInput:
+        """Join the edges of one direction to (N + B, D) rows."""
         indptr, indices, weights = inputs.indptr, inputs.indices, None
         if _KINDS[self.conv_name].is_normalised:
             sums = GcnLayer.operator(inputs)
@@ -220,7 +248,7 @@ class PygLayer(GraphLayer):
         elif self.takes_weights != "none":
             weights = scaled_edges(np.ones(len(indices)), inputs)
         return PygInput(
-            rows=rows,
+            rows=dense_rows(rows, inputs.dtype),
             hashes=np.concatenate([inputs.own_hashes, inputs.slot_hashes]),
             indptr=np.asarray(indptr, np.int64),
             indices=np.asarray(indices, np.int64),
@@ -228,8 +256,10 @@ class PygLayer(GraphLayer):
             attributes=inputs.edge_attributes if self.shape.edge_features else None,
         )
 
-    def batch(self, prepared: object, rows: np.ndarray) -> PygBatch:
+    def batch(self, prepared: object, rows: np.ndarray) -> object:
         """Select the edges into ``rows``; these come first among the rows that are read."""
+        if self.relations is not None:
+            return self.relations.batch(prepared, rows)
         assert isinstance(prepared, PygInput)
         bounds, edges = edge_numbers(rows, prepared.indptr)
         sources = prepared.indices[edges]
@@ -251,14 +281,74 @@ class PygLayer(GraphLayer):
             attributes=of_edges(prepared.attributes),
         )
 
+    def trained_batches(
+        self, inputs: StageInput, rows: np.ndarray
+    ) -> Callable[[torch.Tensor], object]:
+        """Prepare the edges in every round, but of relations."""
+        if self.relations is not None:
+            return self.relations.trained_batches(inputs, rows)
+        return super().trained_batches(inputs, rows)
+
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return the (R, H) rows of the batch's targets."""
+        if self.relations is not None:
+            made: torch.Tensor = self.relations(batch, dropout)
+            return made
         assert isinstance(batch, PygBatch)
+        return self._convolved(batch, None, dropout)
+
+    def _convolved(
+        self, batch: PygBatch, own: torch.Tensor | None, dropout: KeyedDropout | None
+    ) -> torch.Tensor:
+        """Apply the convolution to rows of sources, and to those of targets where they differ."""
         rows = batch.rows if dropout is None else dropout.dense(batch.rows, batch.hashes)
         given = {"edge_weight": batch.weights, "edge_attr": batch.attributes}
         carried = {name: values for name, values in given.items() if values is not None}
-        result: torch.Tensor = self.conv(rows, batch.edges, **carried)
+        read = rows if own is None else (rows, own)
+        result: torch.Tensor = self.conv(read, batch.edges, **carried)
         return result[: len(batch.targets)]
+
+
+class _ConvOfRelation(PygLayer, LayerOfRelation):
+    """A convolution from rows of one type to nodes of another."""
+
+    def __init__(self, shape: LayerShape, targets: int) -> None:
+        GraphLayer.__init__(self, shape)
+        self.relations = None
+        kind = _KINDS[self.conv_name]
+        keys = {"add_self_loops": False} if kind.attends_itself else {}
+        widths = shape.inputs, targets
+        self.conv = kind.make(_conv_class(self.conv_name), shape, widths, **keys)
+
+    def passed(
+        self, batch: object, own: torch.Tensor | SparseRows, dropout: KeyedDropout | None
+    ) -> torch.Tensor:
+        """See :class:`.LayerOfRelation`."""
+        assert isinstance(batch, PygBatch)
+        return self._convolved(batch, own.dense() if isinstance(own, SparseRows) else own, dropout)
+
+
+class _OfRelations(PerRelationLayer):
+    """A convolution for each relation."""
+
+    conv_name: ClassVar[str]
+
+    def _layer_of(self, shape: LayerShape, targets: int) -> LayerOfRelation:
+        """See :class:`.PerRelationLayer`."""
+        found = type(self.conv_name, (_ConvOfRelation,), {"conv_name": self.conv_name})
+        made: LayerOfRelation = found(replace(shape, typed=None), targets)
+        return made
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw the parameters of each convolution."""
+        for one in self.channels.values():
+            assert isinstance(one, PygLayer)
+            one.reset_parameters(generator)
+
+
+@cache
+def _of_relations(conv_name: str) -> type[PerRelationLayer]:
+    return type(conv_name, (_OfRelations,), {"conv_name": conv_name})
 
 
 def _conv_class(name: str) -> Any:

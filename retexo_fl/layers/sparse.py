@@ -146,6 +146,13 @@ class SparseRows:
         """Return the matrix on a device."""
         return type(self)(pattern=self.pattern.to(device), values=onto(self.values, device))
 
+    def dense(self) -> torch.Tensor:
+        """Return it as a dense tensor."""
+        pattern = self.pattern
+        result = self.values.new_zeros(len(pattern.indptr) - 1, pattern.num_columns)
+        result[pattern.rows.long(), pattern.columns.long()] = self.values
+        return result
+
 
 def sparse_product(
     pattern: SparsePattern, values: torch.Tensor, dense: torch.Tensor

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.base import GraphLayer
 from retexo_fl.layers.named import layer_class
 from retexo_fl.relations import Relations
 
+#: Models that any typed graph goes with.
+OVER_TYPES: Final = "rel-sage, rel-gcn or rel-gat"
+
+
+def takes_types(model: str, *, has_types: bool) -> bool:
+    """Return whether a model takes a graph whose nodes have types, or none."""
+    directions = layer_class(model).directions
+    return directions == "any" or has_types == (directions == "typed")
+
 
 def relations_read(config: RunConfig, relations: Relations | None, inputs: int) -> Relations | None:
     """Return the relations of a graph where the model reads them, and all that is asked for can."""
-    is_typed = layer_class(config.model).directions == "typed"
-    if relations is None or not is_typed:
-        if is_typed or relations is not None:
-            has, expected = ("types", "rel-sage") if relations else ("no types", "sage")
-            raise ConfigurationError(
-                f"model: {config.model} does not go with a graph whose nodes have {has}; expected "
-                f"{expected}"
-            )
+    if not takes_types(config.model, has_types=relations is not None):
+        has, expected = ("types", OVER_TYPES) if relations else ("no types", "sage")
+        raise ConfigurationError(
+            f"model: {config.model} does not go with a graph whose nodes have {has}; expected "
+            f"{expected}"
+        )
+    if relations is None:
         return None
     if relations.num_features != inputs:
         raise ConfigurationError(

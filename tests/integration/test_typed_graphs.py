@@ -59,6 +59,8 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         {"model": "rel-gat", "layers": 3},
         {"model": "rel-gat", "algorithm": "standard", "local_steps": 1},
         {"model": "rel-gat", "basis": "supervised", "basis_blocks": 2},
+        {"model": "pyg:SAGEConv"},
+        {"model": "pyg:TransformerConv", "algorithm": "standard"},
         {"algorithm": "standard"},
         {"edges_are": "directed"},
         {"candidates": "own-row", "warm_start": True, "optimizer": "lbfgs"},
@@ -310,6 +312,10 @@ def test_clients_of_other_relations_are_refused_by_name(tmp_path: Path) -> None:
         (("--model", "rel-sage", "--sampler", "full", "--algorithm", "drop"), "sampler: full d"),
         (("--model", "rel-sage", "--solver", "ridge"), "solver: ridge does not go with model rel"),
         (("--model", "rel-sage", "--num-bases", "2"), "num-bases: 2 does not go with model 'rel-s"),
+        (
+            ("--model", "pyg:GCNConv"),
+            "model pyg:GCNConv does not take; expected model rel-sage, re",
+        ),
         (("--model", "rel-gat", "--heads", "7"), "hidden: 64 cannot be shared by 7 heads"),
     ],
 )

@@ -11,6 +11,7 @@ from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import stage_input, with_coordinates
 from retexo_fl.graph import BoundaryPlan, GraphPartition, from_pyg
 from retexo_fl.layers.base import GraphLayer, LayerShape, StageInput
+from retexo_fl.layers.pyg import _KINDS, PygLayer, pyg_layer
 from retexo_fl.layers.rel_gat import RelGatLayer
 from retexo_fl.layers.relational import RelGcnLayer, RelSageLayer, sums_of_labelled
 from retexo_fl.relations import Relations, TypedStage
@@ -386,6 +387,46 @@ def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
         by_head = conv.lin_dst.weight.view(heads, OUTPUTS, -1)
         of_product = torch.einsum("khd,dk->kh", by_head, of_q)
         torch.testing.assert_close(of_product, conv.att_dst.grad[0], atol=1e-10, rtol=0)
+
+
+JOINING = sorted(name for name, kind in _KINDS.items() if kind.joins_types)
+
+
+@pytest.mark.parametrize("name", JOINING)
+@pytest.mark.parametrize("way", ["features", "rows", "trained rows"])
+def test_a_convolution_of_pyg_is_that_of_each_relation(
+    part: GraphPartition, name: str, way: str
+) -> None:
+    nn = pytest.importorskip("torch_geometric.nn")
+    relations = part.relations
+    assert relations is not None
+    reads = way == "features"
+    layer = layer_of(relations, pyg_layer(f"pyg:{name}"), heads=2, reads_features=reads).double()
+    assert isinstance(layer, PygLayer)
+    assert layer.relations is not None
+    rows = typed_rows(part, reads)
+    kinds = relations.kinds(part.node_keys)
+    there = [np.flatnonzero(kinds == kind) for kind in range(3)]
+    number = np.zeros(len(kinds), np.int64)
+    for some in there:
+        number[some] = np.arange(len(some))
+    x = {
+        of_type: torch.from_numpy(rows[some][:, relations.columns(kind) if reads else slice(None)])
+        for kind, (of_type, some) in enumerate(zip(relations.types, there, strict=True))
+    }
+    convs, edges = {}, {}
+    for one in relations.channels:
+        key = (relations.types[one.source], f"channel{one.column}", relations.types[one.target])
+        of_relation = layer.relations.channels[str(one.column)]
+        assert isinstance(of_relation, PygLayer)
+        convs[key] = of_relation.conv
+        edges[key] = torch.from_numpy(number[channel_edges(part)[one.column]])
+    made = nn.HeteroConv(convs, aggr="sum")(x, edges)
+    given = part.features.astype(np.float64) if reads else rows
+    again = rows if way == "trained rows" else None
+    found = made_by(layer, inputs_of(part, given), again=again)
+    for of_type, some in zip(relations.types, there, strict=True):
+        torch.testing.assert_close(found[some], made[of_type], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("bases", [0, 2])

@@ -70,3 +70,9 @@ def test_product_bits_do_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(one, two)
+
+
+def test_a_sparse_matrix_is_dense_where_that_is_asked_for() -> None:
+    matrix = csr_array(np.array([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [3.0, 0.0, 4.0]]))
+    found = SparseRows.from_scipy(matrix, torch.float64).dense()
+    np.testing.assert_array_equal(found, matrix.toarray())
