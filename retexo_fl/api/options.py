@@ -57,6 +57,10 @@ class Options(TypedDict, total=False):
     """
     node_time_column: str | None
     """Column of times in --nodes, for --split time:VAL/TEST, if not 'time'."""
+    type_column: str | None
+    """Column (attribute, or for arrays any name) that says of nodes their type and of edges
+    their relation; models rel-* read 'type' if it is not given.
+    """
     delimiter: str | None
     """What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not
     given.
@@ -370,6 +374,7 @@ class SweepOptions(TypedDict, total=False):
     time_column: str | Sequence[str] | None
     predicates: str | Sequence[str] | None
     node_time_column: str | Sequence[str] | None
+    type_column: str | Sequence[str] | None
     delimiter: str | Sequence[str] | None
     decimal: str | Sequence[str] | None
     encoding: str | Sequence[str] | None
@@ -565,6 +570,7 @@ def every_key(  # noqa: PLR0913
     time_column: Any = "",
     predicates: Any = "",
     node_time_column: Any = "",
+    type_column: Any = "",
     delimiter: Any = "",
     decimal: Any = "",
     encoding: Any = "",

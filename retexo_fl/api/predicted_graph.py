@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
+from retexo_fl.config import AUTO_FEATURES, NO_FEATURES, RunConfig, config_values, make_config
 from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.config.goals import AUTO
 from retexo_fl.errors import ConfigurationError, DatasetError
-from retexo_fl.files import several_paths
 
 if TYPE_CHECKING:
     from retexo_fl.config import Scalar
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 #: How a graph is read: as it was for the run, where nothing else is said.
 READING: Final = (
     *OF_TABLES,
-    *("edges-are", "merge-edges", "self-loops", "unknown-nodes"),
+    *("edges-are", "merge-edges", "self-loops", "unknown-nodes", "type-column"),
 )
 #: What names a graph, and says how it is read.
 OF_GRAPH: Final = frozenset({"nodes", "edges", "dataset", "data-dir", *READING, "edges-before"})
@@ -56,26 +55,31 @@ def predicted_graph(
     if isinstance(graph, Graph):
         return in_classes(graph, classes) if classes else graph
     values = dict(values or {})
-    of_types = len(several_paths(str(values.get("nodes", "")))) > 1
+    of_types = model.shape.relations is not None and "nodes" in values
     if graph is None and "nodes" in values and not of_types:
         edges = values.get("edges")
         graph = (Path(str(values["nodes"])), Path(str(edges)) if edges else None)
     is_table = of_types or tables_of(graph) is not None
-    config = _config(values, model, is_table=is_table)
+    config = _config(values, model, is_table=is_table, is_read_here=not of_types)
+    # Of types without any, the model was made with features none, too.
+    has_none = model.is_structural or model.config.features == NO_FEATURES
     reading = replace(
         reading_of(config),
         labels=labels_for(model.config.task) if labels else LINKS,
         masks=labels,
         outputs=model.shape.classes,
         classes=() if is_table else classes,
-        num_features=0 if model.is_structural else model.shape.features,
+        num_features=0 if has_none else model.shape.features,
+        relations=model.shape.relations,
     )
     if graph is None:
         return load_graph(config, quiet=True, reading=reading)
     return given_graph(graph, config, reading)
 
 
-def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool) -> RunConfig:
+def _config(
+    values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool, is_read_here: bool
+) -> RunConfig:
     """Return how a graph is read: as that of the run was, by the recipe in its directory."""
     from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe
 
@@ -84,7 +88,7 @@ def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool
     columns = {*OF_TABLES}
     kept = model.run / RECIPE_NAME
     if is_table:
-        if len(several_paths(str(given.get("nodes", "")))) < 2:
+        if is_read_here:
             given |= {"nodes": _NO_FILE, "edges": _NO_FILE}
         if model.recipe and given.get("features", AUTO_FEATURES) == AUTO_FEATURES:
             if not kept.exists():

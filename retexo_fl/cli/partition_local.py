@@ -121,6 +121,14 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             help="Column of weights of edges and boundary, if not 'weight'.", metavar="NAME"
         ),
     ] = "",
+    type_column: Annotated[
+        str,
+        typer.Option(
+            help="Column of types of nodes, and of relations of edges and boundary, if not 'type'; "
+            "read where the peers file names types.",
+            metavar="NAME",
+        ),
+    ] = "",
     time_column: Annotated[
         str,
         typer.Option(help="Column of times of edges and boundary, if not 'time'.", metavar="NAME"),
@@ -197,6 +205,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         read_node_table,
     )
     from retexo_fl.graph.sources.tables.nodes import words_of
+    from retexo_fl.graph.sources.tables.source import TYPE_COLUMN
     from retexo_fl.graph.sources.text_form import TextForm
     from retexo_fl.graph.time_split import TIME_COLUMN, time_columns, time_cuts
 
@@ -244,6 +253,8 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         "unknown": unknown_nodes,
         "time_column": node_time_column or TIME_COLUMN,
     }
+    if type_column and agreed.relations is None:
+        raise ConfigurationError(f"type-column: {peers} has no types of nodes; expected it there")
     if agreed.relations is not None:
         typed = read_typed_client(
             *(nodes, edges or (), boundary or (), agreed),
@@ -251,6 +262,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             rules=rules,
             attributes=times,
             unlabelled=unlabelled,
+            column=type_column or TYPE_COLUMN,
         )
         part = make_typed_part(typed, agreed, client, **chosen)
     else:

@@ -53,11 +53,12 @@ from retexo_fl.graph.sources.tables import (
 )
 from retexo_fl.graph.sources.tables.nodes import words_of
 from retexo_fl.graph.sources.tables.opening import found_form
-from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
+from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, TYPE_COLUMN
 from retexo_fl.graph.sources.text_form import TextForm
 from retexo_fl.graph.sources.typed_tables import (
     count_types,
     fit_typed_recipe,
+    has_types,
     read_typed_tables,
 )
 from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
@@ -70,6 +71,8 @@ from retexo_fl.training.columns import with_structure
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_count, format_counted
 
+#: How models are called that read types.
+_TYPED: Final = "rel-"
 #: Names of classes that an error lists.
 _MOST_NAMES: Final = 12
 
@@ -245,7 +248,7 @@ def given_graph(
 
 def _as_chosen(graph: Graph, config: RunConfig) -> Graph:
     """Return a graph without features, where it is to be read so."""
-    if config.features == NO_FEATURES and graph.num_features:
+    if config.features == NO_FEATURES and graph.num_features and graph.relations is None:
         # Of a source that has them anyway.
         graph = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
     return graph
@@ -263,7 +266,15 @@ def reading_of(config: RunConfig) -> Reading:
         labels=label_kind(config),
         num_features=0 if config.features == NO_FEATURES else None,
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
+        types=types_column(config),
     )
+
+
+def types_column(config: RunConfig) -> str:
+    """Return the column, or attribute, by which nodes and edges have types; empty to read none."""
+    if config.type_column:
+        return config.type_column
+    return TYPE_COLUMN if config.model.startswith(_TYPED) else ""
 
 
 def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartition]:
@@ -360,10 +371,13 @@ def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -
     if graph is not None:
         return len(np.unique(given_graph(graph, config).attributes[names[0]]))
     if config.nodes:
-        paths = several_paths(config.nodes)
-        if len(paths) > 1:
-            return count_types(paths, names[0], text_form(config))
-        return count_table_values(paths[0], names[0], text_form(config))
+        paths, form = several_paths(config.nodes), text_form(config)
+        typed = types_column(config) and _are_typed(
+            config, paths, several_paths(config.edges), reading_of(config)
+        )
+        if typed or len(paths) > 1:
+            return count_types(paths, names[0], form, types_column(config) or TYPE_COLUMN)
+        return count_table_values(paths[0], names[0], form)
     with _found_in(config) as data_dir:
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
 
@@ -406,7 +420,7 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
     attributes = _attributes(config, reading)
     if config.nodes:
         tables, of_edges = several_paths(config.nodes), several_paths(config.edges)
-        if len(tables) > 1 or len(of_edges) > 1:
+        if _are_typed(config, tables, of_edges, reading):
             return read_typed_tables(
                 tables,
                 of_edges,
@@ -424,6 +438,23 @@ def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None
     return _as_chosen(graph, config)
 
 
+def _are_typed(
+    config: RunConfig, nodes: Sequence[Path], edges: Sequence[Path], reading: Reading
+) -> bool:
+    """Return whether tables are of types: there are several, or a column says them."""
+    if len(nodes) > 1 or len(edges) > 1:
+        return True
+    if not reading.types:
+        return False
+    there = has_types(nodes[0], edges[0], reading.types, text_form(config))
+    if config.type_column and not there:
+        raise ConfigurationError(
+            f"type-column: neither {nodes[0]} nor {edges[0]} has a column {config.type_column!r}; "
+            "expected it in one of them"
+        )
+    return there
+
+
 def _columns_of_several(
     config: RunConfig, attributes: Sequence[str], nodes: Sequence[Path]
 ) -> NodeColumns:
@@ -439,17 +470,12 @@ def _columns_of_several(
         repeated=config.repeated_nodes,
         form=text_form(config),
     )
-    if config.features == NO_FEATURES:
-        raise ConfigurationError(
-            f"features: {NO_FEATURES} does not go with several tables of nodes yet; expected "
-            f"{AUTO_FEATURES}, a recipe, or columns x0, x1, ..."
-        )
     if config.features == AUTO_FEATURES:
         recipe, told = fit_typed_recipe(nodes, columns, label_kind(config), attributes)
         for sentence in told:
             logger.warning("features: %s", sentence)
         return replace(columns, recipe=recipe)
-    if config.features:
+    if config.features not in {"", NO_FEATURES}:
         return replace(columns, recipe=read_recipe(Path(config.features)))
     return columns
 

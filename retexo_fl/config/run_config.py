@@ -127,6 +127,12 @@ class RunConfig:
     node_time_column: str = text(
         "", "Column of times in --nodes, for --split time:VAL/TEST, if not 'time'.", lean=ANY
     )
+    type_column: str = text(
+        "",
+        "Column (attribute, or for arrays any name) that says of nodes their type and of edges "
+        "their relation; models rel-* read 'type' if it is not given.",
+        lean=ANY,
+    )
     delimiter: str = text(
         "",
         "What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not "

@@ -89,6 +89,95 @@ def write_bank(folder: Path) -> list[str]:
     return options
 
 
+def write_one_bank(folder: Path) -> list[str]:
+    """Write :func:`bank` as one table of nodes and one of edges; return their options.
+
+    Rows of types are mixed, and edges between two types stand in either orientation.
+    """
+    made = bank()
+    width = max(store["x"].shape[1] for store in made["nodes"].values() if "x" in store)
+    nodes, edges = [], []
+    for kind, store in made["nodes"].items():
+        x = store.get("x", np.empty((store.get("num_nodes", 0), 0)))
+        for row in range(len(x)):
+            label = store["y"][row] if "y" in store else -1
+            cells = [f"{value:.9g}" for value in x[row]] + [""] * (width - x.shape[1])
+            nodes.append([f"{kind[0]}{row}", kind, "" if label < 0 else label, *cells])
+    for at, ((source, name, target), store) in enumerate(made["edges"].items()):
+        is_store = isinstance(store, dict)
+        ends = store["edge_index"] if is_store else store
+        weights = store["edge_weight"] if is_store else np.ones(ends.shape[1])
+        for row, (one, other) in enumerate(ends.T.tolist()):
+            pair = [f"{source[0]}{one}", f"{target[0]}{other}"]
+            turned = pair[::-1] if row and (row + at) % 3 == 0 else pair
+            edges.append([*turned, name, f"{weights[row]:.17g}"])
+    order = np.random.default_rng(3).permutation(len(nodes))
+    # Types are numbered by their first rows.
+    firsts = [next(i for i, row in enumerate(nodes) if row[1] == kind) for kind in made["nodes"]]
+    rows = [nodes[at] for at in [*firsts, *(at for at in order.tolist() if at not in firsts)]]
+    heads = (
+        ["key", "type", "label", *(f"x{column}" for column in range(width))],
+        ["source", "target", "type", "weight"],
+    )
+    options = []
+    for key, head, content in zip(("nodes", "edges"), heads, (rows, edges), strict=True):
+        path = folder / f"all-{key}.csv"
+        lines = [",".join(map(str, row)) for row in (head, *content)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        options += [f"--{key}", str(path)]
+    return options
+
+
+def bank_arrays(*, of_types: bool = True) -> dict[str, np.ndarray]:
+    """Return :func:`bank` as arrays that say types, with numbers; features by type."""
+    made = bank()
+    sizes = [len(s["x"]) if "x" in s else s["num_nodes"] for s in made["nodes"].values()]
+    starts = dict(zip(made["nodes"], np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+    ends, of_edges, weights = [], [], []
+    for at, ((source, _, target), store) in enumerate(made["edges"].items()):
+        is_store = isinstance(store, dict)
+        pairs = store["edge_index"] if is_store else store
+        ends.append(pairs + np.array([[starts[source]], [starts[target]]]))
+        of_edges.append(np.full(pairs.shape[1], at))
+        weights.append(store["edge_weight"] if is_store else np.ones(pairs.shape[1]))
+    labels = np.full(sum(sizes), -1)
+    labels[: sizes[0]] = made["nodes"]["customer"]["y"]
+    arrays = {
+        "edge_index": np.concatenate(ends, axis=1),
+        "edge_weight": np.concatenate(weights),
+        "y": labels,
+        "node_type": np.repeat(np.arange(len(sizes)), sizes),
+        "node_type_names": np.array([*made["nodes"]]),
+        "edge_type": np.concatenate(of_edges),
+        "edge_type_names": np.array([*made["edges"]]),
+    }
+    if of_types:
+        arrays |= {f"x/{kind}": s["x"] for kind, s in made["nodes"].items() if "x" in s}
+    return arrays
+
+
+def bank_networkx() -> Any:
+    """Return :func:`bank` as an undirected NetworkX graph whose nodes and edges say types."""
+    import networkx as nx
+
+    made = bank()
+    graph = nx.Graph()
+    for kind, store in made["nodes"].items():
+        for row in range(len(store["x"]) if "x" in store else store["num_nodes"]):
+            graph.add_node(f"{kind[0]}{row}", type=kind)
+            if "x" in store:
+                graph.nodes[f"{kind[0]}{row}"]["x"] = store["x"][row]
+            if "y" in store and store["y"][row] >= 0:
+                graph.nodes[f"{kind[0]}{row}"]["y"] = int(store["y"][row])
+    for (source, name, target), store in made["edges"].items():
+        is_store = isinstance(store, dict)
+        pairs = store["edge_index"] if is_store else store
+        weights = store["edge_weight"] if is_store else np.ones(pairs.shape[1])
+        for (one, other), weight in zip(pairs.T.tolist(), weights.tolist(), strict=True):
+            graph.add_edge(f"{source[0]}{one}", f"{target[0]}{other}", type=name, weight=weight)
+    return graph
+
+
 def export_typed_part(
     part: GraphPartition,
     folder: Path,

@@ -39,8 +39,13 @@ from retexo_fl.graph.sources.tables import (
 )
 from retexo_fl.graph.sources.tables.edges import key_rows
 from retexo_fl.graph.sources.tables.nodes import has_labels
-from retexo_fl.graph.sources.tables.source import shown
-from retexo_fl.graph.sources.typed_tables import check_names
+from retexo_fl.graph.sources.tables.source import TYPE_COLUMN, shown
+from retexo_fl.graph.sources.typed_tables import (
+    check_names,
+    divided,
+    of_types,
+    types_once,
+)
 from retexo_fl.graph.time_split import TIME_COLUMN
 from retexo_fl.relations import Relations, keys_of_type, prefix_of
 from retexo_fl.units import counted
@@ -363,6 +368,16 @@ def _once(tables: Iterable[_Table], relations: Relations) -> tuple[_Table, ...]:
     return tuple(found[relation] for relation in sorted(found))
 
 
+def _as_wide(table: NodeTable, name: str, peers: Peers, relations: Relations) -> NodeTable:
+    """Return a table whose sparse features, of which nothing says a width, are as agreed on."""
+    features = table.features
+    if not isinstance(features, csr_array) or name not in relations.types:
+        return table
+    width = max(peers.type_widths[relations.types.index(name)], features.shape[1])
+    parts = (features.data, features.indices, features.indptr)
+    return replace(table, features=csr_array(parts, shape=(features.shape[0], width)))
+
+
 def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     nodes: Sequence[Path],
     edges: Sequence[Path],
@@ -373,18 +388,20 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     rules: EdgeRules,
     attributes: Sequence[str] = (),
     unlabelled: bool = False,
+    column: str = TYPE_COLUMN,
 ) -> TypedTables:
     """Read the tables of a client.
 
     Args:
-        nodes: One for each type.
-        edges: One for each relation, or with a column ``type``.
+        nodes: One for each type, or with a column of types.
+        edges: One for each relation, or with a column of their names.
         boundary: Likewise.
         peers: What all clients agree on.
         columns: How columns of nodes are named and used.
         rules: How edges are read.
         attributes: Columns of the nodes with labels to be read, too.
         unlabelled: Read no labels.
+        column: That says of nodes their type, and of edges their relation.
 
     Raises:
         TableError: A table cannot be read, or is not as documented.
@@ -394,37 +411,52 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     assert relations is not None
     for key, paths in (("nodes", nodes), ("edges", edges), ("boundary", boundary)):
         check_names(key, paths)
-    of_nodes = {}
+    labelled, read = relations.types[relations.labelled], []
     for path in nodes:
-        name = bare_name(path)
-        _check_type(str(path), name, peers, relations)
-        is_labelled = name == relations.types[relations.labelled]
+        of_path = of_types(path, columns, column)
+        name, width = bare_name(path), None
+        if not of_path.type:
+            _check_type(str(path), name, peers, relations)
+            width = peers.type_widths[relations.types.index(name)] or None
         kind = LINKS if unlabelled else peers.labels
+        is_labelled = name == labelled and not of_path.type
+        has_any = is_labelled or has_labels(path, columns, kind)
+        may_label = bool(of_path.type) or is_labelled
         table = read_node_table(
             path,
-            replace(columns, recipe=peers.recipe_of_classes if is_labelled else None),
-            num_features=peers.type_widths[relations.types.index(name)] or None,
+            replace(of_path, recipe=peers.recipe_of_classes if may_label else None),
+            num_features=width,
             infer_features=True,
-            attributes=attributes if is_labelled else (),
+            attributes=attributes if may_label else (),
             kind=kind,
-            outputs=None if is_labelled or has_labels(path, columns, kind) else 1,
+            outputs=None if has_any else 1,
         )
-        if unlabelled and is_labelled:
-            table = table.without_labels(peers.labels, peers.num_classes)
-        of_nodes[name] = table
+        in_path = divided(table, name, column, kind)
+        if of_path.type and labelled in in_path.parts and not (has_any or unlabelled):
+            raise TableError(
+                f"{path}: has nodes of type {labelled} and no column of labels; expected it, as "
+                f"{peers.source} says, or --unlabelled"
+            )
+        read.append(in_path)
+    of_nodes = {
+        name: _as_wide(table, name, peers, relations) for name, table in types_once(read).items()
+    }
+    if unlabelled and labelled in of_nodes:
+        found = of_nodes[labelled].without_labels(peers.labels, peers.num_classes)
+        of_nodes[labelled] = found
     return TypedTables(
         nodes=of_nodes,
         edges=[
             (
                 bare_name(path),
-                _without_attributes(read_edge_table(path, rules=rules, tells_types=True)),
+                _without_attributes(read_edge_table(path, rules=rules, types=column)),
             )
             for path in edges
         ],
         boundary=[
             (
                 bare_name(path),
-                _without_attributes(read_boundary_table(path, rules=rules, tells_types=True)),
+                _without_attributes(read_boundary_table(path, rules=rules, types=column)),
             )
             for path in boundary
         ],

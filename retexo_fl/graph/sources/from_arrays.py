@@ -17,8 +17,9 @@ from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import EdgeList, early_edges, ruled_edges
-from retexo_fl.graph.sources.foreign import as_array, as_csr, as_features, as_numbers
+from retexo_fl.graph.sources.foreign import as_array, as_csr, as_features, as_labels, as_numbers
 from retexo_fl.graph.sources.reading import TRAINING, Reading
+from retexo_fl.graph.sources.typed import TypedWhole, known_labels, typed_whole
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,11 @@ TIME: Final = "edge_time"
 #: u.
 ADJACENCY: Final = "adj"
 TRANSPOSED: Final = "adj_t"
+#: What nodes and edges are; numbers have names in arrays so called with ``_names`` behind it.
+NODE_TYPE: Final = "node_type"
+EDGE_TYPE: Final = "edge_type"
+#: Before the name of a type whose features these are.
+OF_TYPE: Final = f"{FEATURES}/"
 NAMES: Final = frozenset(
     {
         *(EDGES, ADJACENCY, TRANSPOSED, FEATURES, LABELS),
@@ -64,8 +70,9 @@ def from_arrays(
             ``adj`` (rows are sources) or ``adj_t`` (columns are), whose values are weights where
             one is not 1; ``y`` [N]. Maybe ``train_mask``, ``val_mask`` and ``test_mask``
             (:class:`.Masks`), or ``train_masks``, ... [S, N]; ``edge_weight`` [E], ``edge_attr``
-            [E] or [E, A], ``edge_time`` [E]. What is None is not there. Of undirected edges every
-            one may stand in both directions, or every one once.
+            [E] or [E, A], ``edge_time`` [E]; ``node_type`` [N] and ``edge_type`` [E], where types
+            are read. What is None is not there. Of undirected edges every one may stand in both
+            directions, or every one once.
         name: Name of the graph.
         source: What errors name; the name where it is empty.
         num_classes: C; None for the largest label plus one.
@@ -83,6 +90,14 @@ def from_arrays(
     source = source or name
     checks = ArrayChecks(source=source, error=DatasetError)
     there = {key: value for key, value in values.items() if value is not None}
+    if {NODE_TYPE, EDGE_TYPE} & there.keys():
+        if reading.types:
+            return _typed(checks, there, name, reading, attributes)
+        told = " and ".join(key for key in (NODE_TYPE, EDGE_TYPE) if key in there)
+        logger.warning(
+            "%s: %s not used (type-column type, or a model such as rel-sage, reads types)",
+            *(source, told),
+        )
     if not {EDGES, ADJACENCY, TRANSPOSED} & there.keys():
         _demanded(checks, there, FEATURES, reading)
     if reading.needs_labels:
@@ -135,6 +150,105 @@ def from_arrays(
     return Graph.build(given, names)
 
 
+def _typed(
+    checks: ArrayChecks,
+    there: Mapping[str, Any],
+    name: str,
+    reading: Reading,
+    attributes: Sequence[str],
+) -> Graph:
+    """Return a graph whose arrays say types.
+
+    ``node_type`` [N] are texts, or numbers, of which ``node_type_names`` [T] has the texts;
+    ``edge_type`` [E] likewise, where ``edge_type_names`` may also be [R, 3]: source type, name,
+    target type. Features are ``x``, or for a type T ``x/T`` with a row for each of its nodes.
+    """
+    kinds, types = _said(checks, there, NODE_TYPE)
+    of_edges, names = _said(checks, there, EDGE_TYPE)
+    if kinds is None:
+        whole = as_array(there.get(FEATURES, ()))
+        count = len(whole) or _num_nodes(checks, there)
+        kinds, types = np.zeros(count, dtype=np.int64), ["node"]
+    shape_of = {FEATURES: np.empty((len(kinds), 0), dtype=np.float32)}
+    edges_name, listed = _listed(checks, {**there, **shape_of}, reading)
+    if of_edges is None:
+        logger.warning("%s: no %s; relations are called to", checks.source, EDGE_TYPE)
+        of_edges, names = np.zeros(listed.ends.shape[1], dtype=np.int64), ["to"]
+    if edges_name != EDGES:
+        checks.fail(EDGE_TYPE, f"cannot be given with {edges_name}, a matrix; expected {EDGES}")
+    checks.form(EDGE_TYPE, of_edges, kinds="iu", shape=(listed.ends.shape[1],))
+    labels = there.get(LABELS) if reading.labels.are_read else None
+    if reading.needs_labels:
+        _demanded(checks, there, LABELS, reading)
+    if labels is not None:
+        labels = as_labels(checks, LABELS, labels, reading.labels)
+        if len(labels) != len(kinds):
+            checks.fail(LABELS, f"has {len(labels)} rows; expected {len(kinds)}")
+    times = there.get(TIME)
+    given = TypedWhole(
+        types=types,
+        kinds=kinds,
+        features=_features_of_types(checks, there, kinds, types),
+        keys=None,
+        labels=labels,
+        known=known_labels(labels, reading.labels, len(kinds)),
+        masks=_masks(checks, {**there, **shape_of}) if reading.masks else Masks(),
+        edges=listed,
+        names=np.array(names, dtype=np.str_)[of_edges],
+        times=None if times is None else as_array(times),
+    )
+    return typed_whole(
+        given, name=name, source=checks.source, reading=reading, attributes=attributes
+    )
+
+
+def _said(
+    checks: ArrayChecks, there: Mapping[str, Any], key: str
+) -> tuple[np.ndarray | None, list[str]]:
+    """Return the numbers of types or relations and their names; None where none is said."""
+    if key not in there:
+        return None, []
+    said = as_array(there[key])
+    if said.dtype.kind == "O":
+        said = said.astype(np.str_)
+    if said.dtype.kind not in "iuU" or said.ndim != 1:
+        checks.fail(
+            key, f"got {said.dtype} of shape {said.shape}; expected texts or whole numbers [n]"
+        )
+    if said.dtype.kind == "U":
+        texts, first, numbers = np.unique(said, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        return np.argsort(order)[numbers], texts[order].tolist()
+    listed = f"{key}_names"
+    if listed not in there:
+        texts = np.unique(said)
+        return np.searchsorted(texts, said), list(map(str, texts.tolist()))
+    names = as_array(there[listed])
+    if names.dtype.kind != "U" or names.shape not in {(len(names),), (len(names), 3)}:
+        checks.fail(listed, f"got {names.dtype} of shape {names.shape}; expected names [n]")
+    if len(said) and not (said.min() >= 0 and said.max() < len(names)):
+        at = int(np.argmax((said < 0) | (said >= len(names))))
+        checks.fail(key, f"row {at} is {said[at]}; expected 0 to {len(names) - 1}, as {listed} has")
+    return said.astype(np.int64), (names if names.ndim == 1 else names[:, 1]).tolist()
+
+
+def _features_of_types(
+    checks: ArrayChecks, there: Mapping[str, Any], kinds: np.ndarray, types: Sequence[str]
+) -> list[Any]:
+    """Return the features of each type's nodes; None for a type without any."""
+    own = {key: value for key, value in there.items() if key.startswith(OF_TYPE)}
+    if unknown := [key for key in own if key.removeprefix(OF_TYPE) not in types]:
+        checks.fail(unknown[0], f"is of no type; expected one of {', '.join(types)}")
+    if FEATURES not in there:
+        return [own.get(f"{OF_TYPE}{name}") for name in types]
+    if own:
+        checks.fail(FEATURES, f"found together with {min(own)}; expected one of the two")
+    features = as_features(checks, FEATURES, there[FEATURES])
+    if features.shape[0] != len(kinds):
+        checks.fail(FEATURES, f"has {features.shape[0]} rows; expected {len(kinds)}")
+    return [features[kinds == kind] for kind in range(len(types))]
+
+
 def _demanded(checks: ArrayChecks, there: Mapping[str, Any], key: str, reading: Reading) -> Any:
     if key not in there:
         wanted = f"{LABELS}, or task {LINKS.name}" if key == LABELS else key
@@ -161,7 +275,7 @@ def _num_nodes(checks: ArrayChecks, there: Mapping[str, Any]) -> int:
 
     A number that other arrays contradict is found when these are checked.
     """
-    for key in (LABELS, *MASKS, ADJACENCY, TRANSPOSED):
+    for key in (LABELS, NODE_TYPE, *MASKS, ADJACENCY, TRANSPOSED):
         if key in there:
             shape = getattr(there[key], "shape", None)
             return int(as_array(there[key]).shape[0] if shape is None else shape[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,12 +25,16 @@ from retexo_fl.graph.sources.edge_rules import (
 )
 from retexo_fl.graph.sources.foreign import as_array, as_labels, is_absent
 from retexo_fl.graph.sources.reading import Reading
+from retexo_fl.graph.sources.typed import TYPE, TypedWhole, known_labels, typed_whole
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
 _SPLIT_WORDS: Final = ("train", "val", "test")
 
+#: What relations are called where edges do not say it, and the type of nodes that do not.
+_TO: Final = "to"
+_NODE: Final = "node"
 #: When an edge came.
 _TIME: Final = "time"
 
@@ -51,6 +55,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
     attributes: Sequence[str] = (),
     rules: EdgeRules = STRICT,
     task: str = CLASSES.name,
+    types: str = "",
 ) -> Graph:
     """Turn a NetworkX graph into ours.
 
@@ -72,6 +77,10 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
         rules: Whether edges have a direction; whether repeated ones are merged and self loops left
             out, or refused.
         task: What labels are for: ``classes``, ``multi-label``, ``regression`` or ``links``.
+        types: Attribute of every node that says its type, and of every edge that says its relation;
+            empty for a graph without types. Nodes of a type have features of one width, or none,
+            and nodes of one type have labels. A multigraph holds edges of several relations. Where
+            no edge has it, relations are called ``to``.
 
     Returns:
         A graph whose nodes are in NetworkX's order. Features are rounded to float32.
@@ -86,7 +95,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
         names=NodeNames(features=features, labels=labels, split=split),
         num_classes=num_classes,
         attributes=attributes,
-        reading=Reading(rules=rules, labels=labels_for(task)),
+        reading=Reading(rules=rules, labels=labels_for(task), types=types),
     )
 
 
@@ -112,8 +121,16 @@ def read_networkx(
     names = names or NodeNames()
     checks = ArrayChecks(source=name, error=DatasetError)
     rules = reading.rules
-    _check_kind(name, graph, rules)
     nodes: list[_Node] = list(graph.nodes(data=True))
+    if reading.types and _has_types(graph, nodes, reading.types):
+        return _read_typed(graph, nodes, name, attributes, reading, names)
+    _check_kind(name, graph, rules)
+    if not reading.types and _has_types(graph, nodes, TYPE) and TYPE not in attributes:
+        logger.warning(
+            "%s: attribute %s of nodes and edges not used (type-column %s, or a model such as "
+            "rel-sage, reads it)",
+            *(name, TYPE, TYPE),
+        )
     for key in attributes:
         demand_attributes(name, {key for _, there in nodes[:1] for key in there}, (key,))
     edges = ruled_edges(
@@ -137,7 +154,76 @@ def read_networkx(
     return Graph.build(given, ArrayNames(source=name, features=names.features, labels=names.labels))
 
 
-def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
+def _has_types(graph: Any, nodes: list[_Node], types: str) -> bool:
+    return any(types in there for _, there in nodes) or any(
+        types in there for *_, there in graph.edges(data=True)
+    )
+
+
+def _read_typed(  # noqa: PLR0917 - as read_networkx
+    graph: Any,
+    nodes: list[_Node],
+    name: str,
+    attributes: Sequence[str],
+    reading: Reading,
+    names: NodeNames,
+) -> Graph:
+    """Return a graph whose nodes and edges say what they are."""
+    checks = ArrayChecks(source=name, error=DatasetError)
+    _check_kind(name, graph, reading.rules, may_repeat=True)
+    said = _types(checks, ((f"node {node!r:.60}", there) for node, there in nodes), reading.types)
+    if not said:
+        said = [_NODE] * len(nodes)
+    of_type = {kind: place for place, kind in enumerate(dict.fromkeys(said))}
+    listed = list(graph.edges(data=True))
+    places = ((f"edge {one!r:.60} - {other!r:.60}", there) for one, other, there in listed)
+    of_edges = _types(checks, places, reading.types)
+    if not of_edges:
+        logger.warning("%s: no edge has a %s; their relations are called to", name, reading.types)
+        of_edges = [_TO] * len(listed)
+    labels = _labels(checks, nodes, names.labels, reading)
+    edges, times = _listed_edges(checks, graph, reading.rules, known=(reading.types,))
+    whole = TypedWhole(
+        types=[*of_type],
+        kinds=np.array([of_type[kind] for kind in said], dtype=np.int64),
+        features=[
+            _features(
+                checks,
+                [node for node, mine in zip(nodes, said, strict=True) if mine == kind],
+                names.features,
+                reading,
+            )
+            for kind in of_type
+        ],
+        keys=_keys(checks, nodes),
+        labels=labels,
+        known=known_labels(labels, reading.labels, len(nodes)),
+        masks=_masks(checks, nodes, names.split) if reading.masks else Masks(),
+        edges=edges,
+        names=np.array(of_edges, dtype=np.str_),
+        times=times,
+    )
+    return typed_whole(whole, name=name, source=name, reading=reading, attributes=attributes)
+
+
+def _types(
+    checks: ArrayChecks, things: Iterable[tuple[str, Mapping[str, Any]]], key: str
+) -> list[str]:
+    """Return what nodes or edges say that they are; nothing where none says it."""
+    said, silent = [], ""
+    for called, there in things:
+        value = there.get(key)
+        if is_absent(value) or value == "":
+            silent = silent or called
+        elif not isinstance(value, str | int | np.integer | np.str_):
+            checks.fail(key, f"{called} has {value!r:.60}; expected text or a whole number")
+        said.append(str(value))
+    if silent and {*said} - {"None", "", "nan"}:
+        checks.fail(key, f"{silent} has none; expected one for each, as others have it")
+    return [] if silent else said
+
+
+def _check_kind(name: str, graph: Any, rules: EdgeRules, *, may_repeat: bool = False) -> None:
     if rules.directed and not graph.is_directed():
         raise DatasetError(
             f"{name}: an undirected graph; expected a directed one, as graph.to_directed() makes, "
@@ -151,7 +237,7 @@ def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
             f"{name}: a directed graph; expected edges-are directed, or merge-edges sum, mean or "
             "max, by which an edge and the one back are one"
         )
-    if graph.is_multigraph():
+    if graph.is_multigraph() and not may_repeat:
         raise DatasetError(
             f"{name}: a multigraph, which may hold an edge twice; expected a simple graph, or "
             "merge-edges sum, mean or max"
@@ -159,14 +245,29 @@ def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
 
 
 def _edges(checks: ArrayChecks, graph: Any, rules: EdgeRules) -> EdgeList:
+    edges, times = _listed_edges(checks, graph, rules)
+    early = early_edges(checks.source, _TIME, times, rules)
+    return edges if early is None else edges.taken(early)
+
+
+def _listed_edges(
+    checks: ArrayChecks, graph: Any, rules: EdgeRules, *, known: Sequence[str] = ()
+) -> tuple[EdgeList, Any]:
+    """Return all edges, and when they came, where the rules have a bound.
+
+    Args:
+        checks: Names the source in errors.
+        graph: That has them.
+        rules: How they are read.
+        known: Attributes of theirs that are read, too.
+    """
     row_of = {node: row for row, node in enumerate(graph.nodes)}
     listed = list(graph.edges(data=True))
     ends = [(row_of[one], row_of[other]) for one, other, _ in listed]
     times = [there.get(_TIME) for *_, there in listed] if rules.before else None
-    early = early_edges(checks.source, _TIME, times, rules)
     found = {key: None for *_, there in listed for key in there}
     carried = sorted(key for key in found if isinstance(key, str) and key.startswith("e_"))
-    read = {"weight", *carried, *([_TIME] if rules.before else [])}
+    read = {"weight", *carried, *known, *([_TIME] if rules.before else [])}
     if unused := [str(key) for key in found if key not in read]:
         logger.warning("%s: attributes of edges not used: %.400s", checks.source, ", ".join(unused))
     weights = None
@@ -179,7 +280,7 @@ def _edges(checks: ArrayChecks, graph: Any, rules: EdgeRules) -> EdgeList:
         ends=np.array(ends, dtype=np.int64).reshape(-1, 2).T,
         values=EdgeValues(weights=weights, attributes=attributes),
     )
-    return edges if early is None else edges.taken(early)
+    return edges, times
 
 
 def _number(checks: ArrayChecks, edge: _Edge, key: str, absent: float | None = None) -> float:

@@ -17,11 +17,13 @@ from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules
 from retexo_fl.graph.sources.foreign import as_array, as_csr, as_numbers
 from retexo_fl.graph.sources.from_arrays import (
     ATTRIBUTES,
+    EDGE_TYPE,
     EDGES,
     FEATURES,
     LABELS,
     MASKS,
     NAMES,
+    NODE_TYPE,
     NUM_NODES,
     TIME,
     TRANSPOSED,
@@ -29,14 +31,14 @@ from retexo_fl.graph.sources.from_arrays import (
     from_arrays,
 )
 from retexo_fl.graph.sources.reading import Reading
-from retexo_fl.graph.sources.typed import TypedEdges, TypedNodes, typed_graph
+from retexo_fl.graph.sources.typed import TYPE, TypedEdges, TypedNodes, typed_graph
 
 #: Keys of a mapping that a typed graph may be.
 NODES: Final = "nodes"
 RELATIONS: Final = "edges"
 
 
-def from_pyg(
+def from_pyg(  # noqa: PLR0913 - a store has so many arrays
     data: Any,
     *,
     name: str = "pyg",
@@ -45,6 +47,7 @@ def from_pyg(
     attributes: Sequence[str] = (),
     rules: EdgeRules = STRICT,
     task: str = CLASSES.name,
+    types: bool = False,
 ) -> Graph:
     """Turn a PyG ``Data`` or ``HeteroData`` into a graph.
 
@@ -63,6 +66,8 @@ def from_pyg(
             out, or refused.
         task: What ``y`` is for: ``classes``, ``multi-label`` ([N, L] of 0, 1, and -1 or NaN for
             unknown), ``regression`` ([N] numbers, NaN for none), or ``links``, which reads none.
+        types: Read ``node_type`` and ``edge_type`` of a ``Data``, as ``to_homogeneous`` leaves
+            them with their names.
 
     Returns:
         A graph whose node keys are the decimal node indices. Values of ``x`` are rounded to
@@ -77,7 +82,9 @@ def from_pyg(
         name=name,
         num_classes=num_classes,
         attributes=attributes,
-        reading=Reading(rules=rules, labels=labels_for(task), classes=classes),
+        reading=Reading(
+            rules=rules, labels=labels_for(task), classes=classes, types=TYPE if types else ""
+        ),
     )
 
 
@@ -91,6 +98,10 @@ def read_pyg(
 ) -> Graph:
     """Turn a PyG ``Data`` into a graph, as :func:`from_pyg` does."""
     values = {key: getattr(data, key, None) for key in (*sorted(NAMES), *attributes)}
+    for key in (NODE_TYPE, EDGE_TYPE):
+        values[key] = getattr(data, key, None)
+        # As PyG calls them.
+        values[f"{key}_names"] = getattr(data, f"_{key}_names", None)
     if values[FEATURES] is None and values[LABELS] is None and values[EDGES] is not None:
         # Else PyG may guess it, and say so.
         values[NUM_NODES] = getattr(data, NUM_NODES, None)

@@ -20,11 +20,14 @@ from retexo_fl.graph.sources.foreign import as_numbers
 from retexo_fl.graph.sources.from_arrays import (
     ADJACENCY,
     ATTRIBUTES,
+    EDGE_TYPE,
     EDGES,
     FEATURES,
     LABELS,
     MASKS,
+    NODE_TYPE,
     NUM_NODES,
+    OF_TYPE,
     SEVERAL_MASKS,
     TIME,
     TRANSPOSED,
@@ -84,6 +87,8 @@ def read_npz_graph(
             _ = reading.may_lack_edges or archive.header(EDGES)
         _ = not reading.needs_labels or archive.header(LABELS)
         wanted = [name for name in _wanted(reading) if name in archive.names]
+        if reading.types:
+            wanted += sorted(name for name in archive.names if name.startswith(OF_TYPE))
         sparse = [name for name in _MATRICES if _is_sparse(archive, checks, name)]
         parts = [f"{name}_{part}" for name in sparse for part in (*_SPARSE, "shape")]
         headers = [archive.header(name) for name in (*wanted, *parts, *attributes)]
@@ -102,6 +107,7 @@ def _wanted(reading: Reading) -> list[str]:
     names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES, NUM_NODES]
     names += [LABELS] if reading.labels.are_read else []
     names += [*MASKS, *SEVERAL_MASKS] if reading.masks else []
+    names += [NODE_TYPE, EDGE_TYPE, *(f"{key}_names" for key in (NODE_TYPE, EDGE_TYPE))]
     return names + ([TIME] if reading.rules.before else [])
 
 
@@ -126,7 +132,7 @@ def _check_sizes(archive: NpzArchive, checks: ArrayChecks, reading: Reading) -> 
     checks.form(EDGES, edges, kinds="iu", shape=(2, None))
     # Each may stand there in both directions.
     most = num_nodes * (num_nodes - 1)
-    if reading.rules.is_strict and edges.shape[1] > most:
+    if reading.rules.is_strict and EDGE_TYPE not in archive.names and edges.shape[1] > most:
         pairs = counted(most // 2, "pair")
         checks.fail(EDGES, f"has {counted(edges.shape[1], 'edge')} for {pairs} of nodes")
 
@@ -230,7 +236,7 @@ def _sizes(archive: NpzArchive, checks: ArrayChecks) -> tuple[int, int]:
 
 def _num_nodes(archive: NpzArchive, checks: ArrayChecks) -> int:
     """Return how many nodes a file without features has: by labels, masks, or edges."""
-    for name in (LABELS, *MASKS):
+    for name in (LABELS, NODE_TYPE, *MASKS):
         if name in archive.names and archive.header(name).shape:
             return archive.header(name).shape[0]
     for name in (ADJACENCY, TRANSPOSED):

@@ -15,6 +15,7 @@ from retexo_fl.graph.sources.from_pyg import is_typed, read_pyg, read_typed
 from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
 from retexo_fl.graph.sources.tables import AnyTable, NodeColumns, tables_of
+from retexo_fl.graph.sources.typed_tables import has_types, read_typed_tables
 from retexo_fl.plugins import load_callable, named_plugin_errors
 
 #: What a graph may be that is handed over.
@@ -76,6 +77,15 @@ def as_graph(
         check_ready(f"dataset {name!r}", made, reading.rules)
         return made
     if (tables := tables_of(made)) is not None:
+        if reading.types and has_types(*tables, reading.types):
+            nodes, edges = tables
+            return read_typed_tables(
+                (nodes,),
+                () if edges is None else (edges,),
+                None if columns is None else columns(nodes),
+                attributes=attributes,
+                reading=reading,
+            )
         of_nodes = None if columns is None else columns(tables[0])
         return read_table_graph(
             *tables, of_nodes, name=name, attributes=attributes, reading=reading

@@ -7,6 +7,7 @@ from typing import Final
 
 from retexo_fl.graph.labels import CLASSES, LabelKind
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
+from retexo_fl.relations import Relations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,10 @@ class Reading:
         classes: Names of the model's classes, where they have names.
         num_features: F of the model, which sparse text does not say; None where it is free, 0 to
             read no features, whether or not there are any.
+        types: The column, or attribute, by which nodes and edges of one source have types; empty
+            where they are not read. Sources that are of types by themselves do not need it.
+        relations: Of the model, whose types and relations come in its order, and of which only one
+            type has labels; None where they are free.
     """
 
     rules: EdgeRules = STRICT
@@ -30,6 +35,8 @@ class Reading:
     outputs: int | None = None
     classes: tuple[str, ...] = ()
     num_features: int | None = None
+    types: str = ""
+    relations: Relations | None = None
 
     @property
     def needs_labels(self) -> bool:

@@ -25,7 +25,13 @@ from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.recipes import FeatureRecipe
 from retexo_fl.graph.sources.attributes import demand_attributes
-from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, early_edges, ruled_edges
+from retexo_fl.graph.sources.edge_rules import (
+    EdgeList,
+    EdgeRules,
+    early_edges,
+    ruled_edges,
+    tell_unknown,
+)
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.relations import Relation, Relations, keys_of_type
@@ -48,6 +54,7 @@ class TypedNodes:
         labels: As :class:`.EdgeListGraph` takes them; None for none.
         masks: Of these nodes.
         attributes: By name [n] text or whole numbers, which the graph may be cut by.
+        rows: [n] where they stood among all; None for behind those of the type before.
     """
 
     name: str
@@ -57,6 +64,7 @@ class TypedNodes:
     labels: Any = None
     masks: Masks = field(default_factory=Masks)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    rows: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,9 +123,14 @@ def typed_graph(
     shared = set.intersection(*({*one.attributes} for one in nodes)) if nodes else set()
     demand_attributes(name, {TYPE, *shared}, attributes)
     _check_names(checks, nodes, edges)
+    nodes, edges = _in_order_of_model(nodes, edges, reading.relations)
     features = [_features(checks, one) for one in nodes]
     counts = [_count(checks, one, of_type) for one, of_type in zip(nodes, features, strict=True)]
     labelled = _labelled(checks, nodes, reading)
+    if reading.num_features == 0:
+        features = [None] * len(nodes)
+    if not any(one is not None for one in features):
+        logger.warning("%s: no type of nodes has features: a row says its type alone", name)
     starts = np.concatenate(([0], np.cumsum(counts)))
     places = {one.name: kind for kind, one in enumerate(nodes)}
     read = _without_mirrors(
@@ -148,7 +161,7 @@ def typed_graph(
         edge_relations=np.repeat(np.arange(len(read)), [one.edges.ends.shape[1] for one in read]),
         relations=relations,
         features=_joined_features(features, counts),
-        labels=_labels(checks, owner, reading.labels, own, int(starts[-1])),
+        labels=_labels(checks, owner, reading, own, int(starts[-1])),
         kind=reading.labels,
         classes=reading.classes,
         num_classes=num_classes if reading.outputs is None else reading.outputs,
@@ -165,7 +178,228 @@ def typed_graph(
         recipe=recipe,
         may_lack_edges=reading.may_lack_edges,
     )
+    if all(one.rows is not None for one in nodes):
+        given = _as_they_stood(given, np.concatenate([one.rows for one in nodes]))
     return Graph.build(given, ArrayNames(source=name, labels=f"labels of {owner.name}"))
+
+
+def _in_order_of_model(
+    nodes: Sequence[TypedNodes], edges: Sequence[TypedEdges], model: Relations | None
+) -> tuple[Sequence[TypedNodes], Sequence[TypedEdges]]:
+    """Return types and relations in the order that a model has them, where these are the same."""
+    if model is None:
+        return nodes, edges
+    types = {one.name: one for one in nodes}
+    relations = {(one.source, one.name, one.target): one for one in edges}
+    wanted = [
+        (model.types[one.source], one.name, model.types[one.target]) for one in model.relations
+    ]
+    if types.keys() == {*model.types}:
+        nodes = [types[name] for name in model.types]
+    if {*wanted} <= relations.keys():
+        edges = [relations.pop(key) for key in wanted] + [*relations.values()]
+    return nodes, edges
+
+
+def _as_they_stood(given: EdgeListGraph, rows: np.ndarray) -> EdgeListGraph:
+    """Return a graph with its nodes in the order in which they stood, which ``rows`` say."""
+    order = np.argsort(rows)
+    masks = given.split
+    if isinstance(masks, Masks):
+        there = {name.removesuffix("_mask"): one[order] for name, one in masks.there().items()}
+        masks = Masks(**there)
+    assert given.node_keys is not None
+    return replace(
+        given,
+        edges=np.argsort(order)[given.edges],
+        features=given.features[order],
+        labels=given.labels[order],
+        node_keys=given.node_keys[order],
+        split=masks,
+        attributes={name: values[order] for name, values in given.attributes.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TypedWhole:
+    """A graph of one source, which says of each node and each edge what it is.
+
+    Attributes:
+        types: Names.
+        kinds: [N] type of each node, a number.
+        features: By type, of its nodes as they stand; None for none.
+        keys: [N] bytes; None for decimal numbers.
+        labels: Of all nodes; None for none.
+        known: [N] of which nodes a label is known.
+        masks: Of all nodes.
+        edges: Their ends are numbers among all nodes.
+        names: [E] text: names of their relations.
+        times: [E] when they came; None where they have no times.
+    """
+
+    types: Sequence[str]
+    kinds: np.ndarray
+    features: Sequence[Any]
+    keys: np.ndarray | None
+    labels: Any
+    known: np.ndarray
+    masks: Masks
+    edges: EdgeList
+    names: np.ndarray
+    times: np.ndarray | None = None
+
+    def nodes(self, checks: ArrayChecks) -> list[TypedNodes]:
+        """Return the nodes of each type.
+
+        Raises:
+            DatasetError: A mask has a node of a type without labels.
+        """
+        keys = decimal_keys(len(self.kinds)) if self.keys is None else self.keys
+        found = []
+        for kind, name in enumerate(self.types):
+            rows = np.flatnonzero(self.kinds == kind)
+            masks = {key: as_array(mask)[rows] for key, mask in self.masks.there().items()}
+            is_labelled = bool(self.known[rows].any())
+            for key, mask in masks.items():
+                if not is_labelled and mask.any():
+                    checks.fail(key, f"has nodes of type {name}; expected nodes with labels only")
+            found.append(
+                TypedNodes(
+                    name=name,
+                    count=len(rows),
+                    features=self.features[kind],
+                    keys=keys[rows],
+                    labels=self.labels[rows] if is_labelled else None,
+                    masks=Masks(**{key.removesuffix("_mask"): mask for key, mask in masks.items()})
+                    if is_labelled
+                    else Masks(),
+                    rows=rows,
+                )
+            )
+        return found
+
+    def relations(self, checks: ArrayChecks, reading: Reading) -> list[TypedEdges]:
+        """Return the edges of each relation.
+
+        Raises:
+            DatasetError: An end is no node, and the rules refuse that.
+        """
+        edges, names, times = self.edges, self.names, self.times
+        checks.form("edges", edges.ends, kinds="iu", shape=(2, None))
+        count = len(self.kinds)
+        known = ((edges.ends >= 0) & (edges.ends < count)).all(axis=0)
+        if not known.all() and reading.rules.unknown != "drop":
+            at = int(np.argmin(known))
+            pair = f"({edges.ends[0, at]}, {edges.ends[1, at]})"
+            checks.fail("edges", f"column {at} is {pair}; expected nodes 0..{count - 1}")
+        if not known.all():
+            tell_unknown(checks.source, int(np.count_nonzero(~known)))
+            edges, names = edges.taken(known), names[known]
+            times = None if times is None else times[known]
+        places = np.empty(count, dtype=np.int64)
+        for kind in range(len(self.types)):
+            rows = np.flatnonzero(self.kinds == kind)
+            places[rows] = np.arange(len(rows))
+        ends = edges.ends.astype(np.int64)
+        return [
+            TypedEdges(
+                source=self.types[one.source],
+                name=one.name,
+                target=self.types[one.target],
+                edges=EdgeList(
+                    ends=np.where(
+                        one.turned, places[ends[::-1, one.rows]], places[ends[:, one.rows]]
+                    ),
+                    values=edges.values.taken(one.rows),
+                ),
+                times=None if times is None else times[one.rows],
+            )
+            for one in rows_by_relation(self.kinds[ends], names, self.types, reading)
+        ]
+
+
+def typed_whole(
+    given: TypedWhole, *, name: str, source: str, reading: Reading, attributes: Sequence[str]
+) -> Graph:
+    """Put a graph together whose one source says types; nodes keep their order.
+
+    Raises:
+        DatasetError: As :func:`typed_graph`.
+    """
+    checks = ArrayChecks(source=source, error=DatasetError)
+    return typed_graph(
+        given.nodes(checks),
+        given.relations(checks, reading),
+        name=name,
+        reading=reading,
+        attributes=attributes,
+    )
+
+
+def known_labels(labels: Any, kind: LabelKind, count: int) -> np.ndarray:
+    """Return [N] of which nodes a label is known; none of no labels."""
+    if labels is None or not kind.are_read:
+        return np.zeros(count, dtype=bool)
+    given = as_array(labels)
+    if given.dtype.kind == "U":
+        return np.asarray(given != "")
+    return kind.labelled(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RelationRows:
+    """Which of some edges are of a relation.
+
+    Attributes:
+        source: Type of the nodes that they come from, a number.
+        name: Of the relation.
+        target: Likewise.
+        rows: [e] numbers of the edges.
+        turned: [e] which of them lead from target to source as they stand.
+    """
+
+    source: int
+    name: str
+    target: int
+    rows: np.ndarray
+    turned: np.ndarray
+
+
+def rows_by_relation(
+    kinds: np.ndarray, names: np.ndarray, types: Sequence[str], reading: Reading
+) -> list[RelationRows]:
+    """Divide edges by their name and the types of their ends.
+
+    Edges of one name between two types are one relation, however they stand, unless edges have a
+    direction. It leads as in the model, or else as in its first edge.
+
+    Args:
+        kinds: [2, E] types of the ends, numbers.
+        names: [E] text.
+        types: Their names.
+        reading: How the graph is read.
+    """
+    known = set()
+    if (model := reading.relations) is not None:
+        known = {(model.types[o.source], o.name, model.types[o.target]) for o in model.relations}
+    _, numbers = np.unique(names, return_inverse=True)
+    low, high = kinds if reading.rules.directed else (kinds.min(axis=0), kinds.max(axis=0))
+    codes = (numbers.astype(np.int64) * len(types) + low) * len(types) + high
+    _, first, at = np.unique(codes, return_index=True, return_inverse=True)
+    found = []
+    for group in np.argsort(first).tolist():
+        row = int(first[group])
+        source, target = int(kinds[0, row]), int(kinds[1, row])
+        name = str(names[row])
+        back = (types[target], name, types[source])
+        if back in known and not reading.rules.directed:
+            source, target = target, source
+        rows = np.flatnonzero(at == group)
+        turned = kinds[0, rows] != source
+        found.append(
+            RelationRows(source=source, name=name, target=target, rows=rows, turned=turned)
+        )
+    return found
 
 
 def _check_names(
@@ -191,6 +425,8 @@ def _features(checks: ArrayChecks, one: TypedNodes) -> Features | None:
     if one.features is None:
         return None
     found = as_features(checks, f"features of {one.name}", one.features)
+    if len(found.shape) == 2 and not found.shape[1] and one.rows is not None:
+        return None
     if len(found.shape) != 2 or not found.shape[1]:
         checks.fail(
             f"features of {one.name}", f"got shape {found.shape}; expected (n, F), F at least 1"
@@ -223,6 +459,9 @@ def _labelled(checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading
     if not reading.labels.are_read and reading.outputs is None:
         checks.fail("types", f"task {reading.labels.name} does not go with types of nodes yet")
     found = [kind for kind, one in enumerate(nodes) if one.labels is not None]
+    if not found and (model := reading.relations) is not None:
+        name = model.types[model.labelled]
+        found = [kind for kind, one in enumerate(nodes) if one.name == name]
     if len(found) != 1:
         has = ", ".join(nodes[kind].name for kind in found) or "no type"
         checks.fail("labels", f"{has} has them; expected one type with labels")
@@ -337,9 +576,12 @@ def _keys(checks: ArrayChecks, one: TypedNodes, count: int) -> np.ndarray:
 
 
 def _labels(
-    checks: ArrayChecks, one: TypedNodes, kind: LabelKind, own: slice, count: int
+    checks: ArrayChecks, one: TypedNodes, reading: Reading, own: slice, count: int
 ) -> np.ndarray:
     """Return the [N] or [N, L] labels of all nodes, unlabelled but of one type."""
+    kind = reading.labels
+    if one.labels is None:
+        return kind.unlabelled(count, reading.outputs or 1)
     labels = as_labels(checks, f"labels of {one.name}", one.labels, kind)
     if labels.dtype.kind == "U":
         found: np.ndarray = np.full(count, "", dtype=labels.dtype)

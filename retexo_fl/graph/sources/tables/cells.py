@@ -273,6 +273,30 @@ def number_array(column: Column) -> np.ndarray:
     return narrow
 
 
+def gapped_numbers(column: Column) -> np.ndarray:
+    """Return numbers as :func:`number_array` does, and NaN where a cell is empty.
+
+    Raises:
+        TableError: A cell is neither empty nor a finite number.
+    """
+    cells = column.cells
+    given = cells if isinstance(cells, list) else cells.tolist()
+    lacking = np.array(
+        [
+            cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+            for cell in given
+        ],
+        dtype=bool,
+    )
+    if not lacking.any():
+        return number_array(column)
+    zero = "0" if any(isinstance(cell, str) for cell in given) else 0.0
+    filled = [zero if gap else cell for cell, gap in zip(given, lacking, strict=True)]
+    numbers = number_array(replace(column, cells=filled))
+    numbers[lacking] = np.nan
+    return numbers
+
+
 def only_plain(texts: Iterable[str]) -> bool:
     """Return whether texts that Python can read as numbers are what others call a number, too."""
     joined = "".join(texts)

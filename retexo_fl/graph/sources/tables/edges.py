@@ -60,16 +60,14 @@ logger = logging.getLogger(__name__)
 _Reader = Callable[[Column], np.ndarray]
 
 
-def read_edge_table(
-    path: AnyTable, *, rules: EdgeRules = STRICT, tells_types: bool = False
-) -> EdgeTable:
+def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT, types: str = "") -> EdgeTable:
     """Read edges from the columns ``source`` and ``target``; there may be no rows.
 
     Triples may call these ``subject`` and ``object``, or ``head`` and ``tail``; where the rules
     choose predicates, rows with another ``predicate`` (or ``relation``) are left out.
     A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
     is read where the rules have a bound. The rules may name other columns than these. What is not
-    read is named in one line. With ``tells_types`` columns ``type`` (of which relation an edge is),
+    read is named in one line. With ``types``, a column of names of relations, that one and
     ``source_type`` and ``target_type`` (or as the rules call source and target) are read, too,
     where they are there.
 
@@ -88,10 +86,10 @@ def read_edge_table(
     said = next((name for name in _PREDICATES if name in opened.names), _PREDICATES[0])
     if rules.predicates:
         readers[said] = text_array
-    types = [*(f"{name}{_TYPE}" for name in ends), TYPE_COLUMN] if tells_types else []
-    optional = dict.fromkeys(types, text_array)
+    of_types = [*(f"{name}{_TYPE}" for name in ends), types] if types else []
+    optional = dict.fromkeys(of_types, text_array)
     place, columns, values = _read(opened, readers, optional=optional, rules=rules)
-    source_type, target_type, kinds = map(columns.get, types or ("", "", ""))
+    source_type, target_type, kinds = map(columns.get, of_types or ("", "", ""))
     table = EdgeTable(
         source=str(path.path if isinstance(path, FrameSource) else path),
         place=place,
@@ -137,13 +135,11 @@ def _saying(table: EdgeTable, said: np.ndarray, rules: EdgeRules) -> np.ndarray:
     return rows
 
 
-def read_boundary_table(
-    path: Path, *, rules: EdgeRules = STRICT, tells_types: bool = False
-) -> BoundaryTable:
+def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT, types: str = "") -> BoundaryTable:
     """Read edges to peers from the columns ``own``, ``foreign`` and ``peer``; there may be no rows.
 
     A column ``direction`` says whether an edge comes ``in`` from the peer's node or goes ``out`` to
-    it. With ``tells_types`` columns ``type``, ``own_type`` and ``foreign_type`` are read, too. For
+    it. With ``types`` that column, ``own_type`` and ``foreign_type`` are read, too. For
     other columns see :func:`read_edge_table`.
 
     Raises:
@@ -152,15 +148,15 @@ def read_boundary_table(
     """
     readers = {"own": key_array, "foreign": key_array, "peer": text_array}
     opened = open_table(path, rules.columns.form, first=[*readers])
-    types = [f"own{_TYPE}", f"foreign{_TYPE}", TYPE_COLUMN] if tells_types else []
+    of_types = [f"own{_TYPE}", f"foreign{_TYPE}", types] if types else []
     place, columns, values = _read(
         opened,
         readers,
-        optional={"direction": direction_array, **dict.fromkeys(types, text_array)},
+        optional={"direction": direction_array, **dict.fromkeys(of_types, text_array)},
         rules=rules,
     )
     goes_out = columns.get("direction")
-    own_type, foreign_type, kinds = map(columns.get, types or ("", "", ""))
+    own_type, foreign_type, kinds = map(columns.get, of_types or ("", "", ""))
     table = BoundaryTable(
         source=str(path),
         place=place,
@@ -222,12 +218,8 @@ def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> 
             itself, or one that is there twice (of undirected edges in one orientation or both); one
             line for each problem names the edge's row.
     """
+    edges = checked_ends(nodes, edges, rules)
     left, right = key_rows(nodes.keys, edges.left), key_rows(nodes.keys, edges.right)
-    if rules.unknown == "drop" and not (known := (left >= 0) & (right >= 0)).all():
-        tell_unknown(edges.source, int(np.count_nonzero(~known)))
-        edges = edges.taken(np.flatnonzero(known))
-        left, right = left[known], right[known]
-    _check_ends(nodes, edges, left, right, rules)
     if rules.merge == "refuse":
         kept = left != right
         _check_once(edges, left, right, len(nodes.keys), kept=kept, directed=rules.directed)
@@ -238,6 +230,21 @@ def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> 
     return ruled_edges(
         checks, "edges", found, num_nodes=len(nodes.keys), rules=rules, has_order=True
     )
+
+
+def checked_ends(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules) -> EdgeTable:
+    """Return the edges whose ends are nodes.
+
+    Raises:
+        TableError: An end is no node, or both are one, where the rules refuse that.
+    """
+    left, right = key_rows(nodes.keys, edges.left), key_rows(nodes.keys, edges.right)
+    if rules.unknown == "drop" and not (known := (left >= 0) & (right >= 0)).all():
+        tell_unknown(edges.source, int(np.count_nonzero(~known)))
+        edges = edges.taken(np.flatnonzero(known))
+        left, right = left[known], right[known]
+    _check_ends(nodes, edges, left, right, rules)
+    return edges
 
 
 def key_rows(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -302,6 +309,7 @@ def _read(
     attributes = in_order(source, carried, "e") if carried else ()
     numbers = {"weights": weight, "attributes": attributes}
     uses = dict.fromkeys(_PREDICATES, "--predicates") | {names.time: "--edges-before"}
+    uses[TYPE_COLUMN] = f"--type-column {TYPE_COLUMN}, or a model such as rel-sage,"
     tell_unused(source, (*readers, *weight, *attributes), uses)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*readers, *numbers)}
     first_row = 0

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, vstack
 from retexo_fl.errors import TableError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.sources.tables.cells import is_text, number_array
+from retexo_fl.graph.sources.tables.cells import gapped_numbers, is_text, number_array
 from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS, NpzSource
 from retexo_fl.graph.sources.tables.source import (
     USES_OF_NODES,
@@ -49,8 +49,13 @@ class FeatureReader:
         infer_features: bool = False,
         others: Sequence[str] = (),
         complaints: Complaints | None = None,
+        may_lack: bool = False,
     ) -> None:
-        """Find the columns of features, which are none of ``others``."""
+        """Find the columns of features, which are none of ``others``.
+
+        With ``may_lack`` a cell of a column of numbers may be empty: NaN.
+        """
+        self._may_lack = may_lack
         self._source = source
         self._complaints = complaints
         self._num_features = num_features
@@ -78,7 +83,12 @@ class FeatureReader:
         if self.columns == (_WHOLE_ROWS,):
             self._parts.append(self._rows(columns[0]))
         elif columns:
-            self._parts.append(side_by_side(columns))
+            self._parts.append(side_by_side(columns, may_lack=self._may_lack))
+
+    @property
+    def of_numbers(self) -> tuple[str, ...]:
+        """The columns, where each holds the numbers of one feature."""
+        return () if self.columns == (_WHOLE_ROWS,) else self.columns
 
     def finish(self, *, num_nodes: int) -> Features:
         """Return the matrix of all rows.
@@ -94,7 +104,7 @@ class FeatureReader:
         else:
             features = _joined(self._source, self._parts)
             if self._infers and isinstance(features, csr_array):
-                features = _trimmed(features)
+                features = trimmed(features)
         width = int(features.shape[1])
         if width == 0 or self._num_features not in (None, width):
             wanted = "at least one" if self._num_features is None else self._num_features
@@ -176,11 +186,11 @@ def _fail_both(source: Source, one: str, other: str) -> None:
     raise TableError(f"{source.path}: got both {one} and {other}; expected one form of features")
 
 
-def side_by_side(columns: list[Column]) -> np.ndarray:
-    """Return [n, F] float32 of columns of numbers."""
+def side_by_side(columns: list[Column], *, may_lack: bool = False) -> np.ndarray:
+    """Return [n, F] float32 of columns of numbers; NaN of empty cells, where these may be so."""
     matrix = np.empty((len(columns), len(columns[0].cells)), dtype=np.float32)
     for row, column in zip(matrix, columns, strict=True):
-        numbers = number_array(column)
+        numbers = gapped_numbers(column) if may_lack else number_array(column)
         if numbers.ndim != 1:
             column.fail_form("one number for each row")
         row[:] = numbers
@@ -199,7 +209,7 @@ def _joined(source: Source, parts: list[Features]) -> Features:
     return np.concatenate(parts)
 
 
-def _trimmed(features: csr_array) -> csr_array:
+def trimmed(features: csr_array) -> csr_array:
     """Return sparse rows as wide as their largest index requires."""
     parts = (features.data, features.indices, features.indptr)
     width = int(features.indices.max(initial=-1)) + 1

@@ -41,6 +41,7 @@ from retexo_fl.graph.sources.tables.source import (
     LABEL_COLUMN,
     MASK_COLUMNS,
     SPLIT_COLUMN,
+    TYPE_COLUMN,
     USES_OF_NODES,
     Column,
     Complaints,
@@ -73,6 +74,8 @@ class NodeColumns:
         unlabelled: What stands in the column of labels beside nothing where none is known.
         repeated: Which row of several with one key is taken: ``first``, ``last``, or ``refuse``.
         form: What is chosen of a text table's form.
+        type: Name of a column of types, of which each has its own of the columns of features; empty
+            where all nodes have all.
     """
 
     key: str = ""
@@ -81,6 +84,7 @@ class NodeColumns:
     unlabelled: frozenset[str] = frozenset()
     repeated: str = "refuse"
     form: TextForm = FOUND
+    type: str = ""
 
     def __post_init__(self) -> None:
         """Check the word.
@@ -161,6 +165,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     source = open_table(path, columns.form)
     key, _ = columns.names
     labels_of = _label_columns(source, columns, kind)
+    attributes = (*attributes, columns.type) if columns.type else attributes
     if outputs is not None and not {*labels_of} <= {*source.names}:
         labels_of = ()
     require_columns(source, (key, *labels_of, *attributes))
@@ -174,6 +179,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
             infer_features=infer_features,
             others=(*attributes, key, *labels_of),
             complaints=complaints,
+            may_lack=bool(columns.type),
         )
     readers_of = {
         name: _known_labels(_label_reader(columns.recipe, kind), columns.unlabelled)
@@ -198,6 +204,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
     is_labelled = bool(each) and kind.are_read
     told = {} if masks else dict.fromkeys(USES_OF_NODES, "--split published")
+    told[TYPE_COLUMN] = f"--type-column {TYPE_COLUMN}, or a model such as rel-sage,"
     tell_unused(source, used | {name for _, name, _ in readers}, told)
     table = NodeTable(
         source=str(source.path),
@@ -210,6 +217,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         recipe=columns.recipe,
         masks=Masks(**{use: found.get(f"mask {use}") for use in MASK_COLUMNS}),
         is_labelled=is_labelled,
+        columns=features.of_numbers if isinstance(features, FeatureReader) else (),
     )
     return table if rows is None else table.taken(rows)
 

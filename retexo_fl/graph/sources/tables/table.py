@@ -70,6 +70,8 @@ class NodeTable(Table):
         recipe: What made features and labels of the columns; None where they are as they stand.
         masks: Of columns ``train_mask``, ..., where the file has no column ``split``.
         is_labelled: Whether the file has labels.
+        columns: Of numbers that are the features, where these are so many columns; with types of
+            nodes in one table, NaN stands in cells that are empty.
     """
 
     keys: np.ndarray
@@ -80,6 +82,7 @@ class NodeTable(Table):
     recipe: FeatureRecipe | None = None
     masks: Masks = field(default_factory=Masks)
     is_labelled: bool = True
+    columns: tuple[str, ...] = ()
 
     def taken(self, rows: np.ndarray) -> NodeTable:
         """Return some rows ([r] numbers), which stand where they stood."""
