@@ -50,12 +50,14 @@ def predicted_graph(
     from retexo_fl.graph.graph import Graph
     from retexo_fl.graph.labels import LINKS, labels_for
     from retexo_fl.graph.sources.tables import tables_of
+    from retexo_fl.graph.sources.tables.source import TYPE_COLUMN
 
     classes = model.named_classes()
     if isinstance(graph, Graph):
         return in_classes(graph, classes) if classes else graph
     values = dict(values or {})
-    of_types = model.shape.relations is not None and "nodes" in values
+    is_typed = model.shape.relations is not None
+    of_types = is_typed and "nodes" in values
     if graph is None and "nodes" in values and not of_types:
         edges = values.get("edges")
         graph = (Path(str(values["nodes"])), Path(str(edges)) if edges else None)
@@ -70,6 +72,7 @@ def predicted_graph(
         outputs=model.shape.classes,
         classes=() if is_table else classes,
         num_features=0 if has_none else model.shape.features,
+        types=config.type_column or TYPE_COLUMN if is_typed else "",
         relations=model.shape.relations,
     )
     if graph is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,39 @@ def test_a_graph_without_types_is_refused_in_one_line(tmp_path: Path, retexo: Co
     told = retexo.refused("run", *data, "--model", "rel-sage", "--out", tmp_path / "run")
     assert "rel-sage does not go with a graph whose nodes have no types; expected sage" in told
     assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_is_predicted_without_labels_in_any_order(
+    tmp_path: Path, retexo: CommandLine
+) -> None:
+    tables = write_bank(tmp_path)
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--clients", "3", "--rounds", "2")
+    retexo.done("run", *tables, *keys, "--out", tmp_path / "run")
+    retexo.done("predict", tmp_path / "run", *tables, "--out", tmp_path / "known")
+    path = tmp_path / "customer.csv"
+    head, *rows = (line.split(",") for line in path.read_text().splitlines())
+    at = head.index("label")
+    path.write_text("\n".join(",".join(r[:at] + r[at + 1 :]) for r in (head, *rows)))
+    turned = [one for place in (4, 0, 2, 10, 12, 6, 8) for one in tables[place : place + 2]]
+    assert sorted(turned) == sorted(tables)
+    retexo.done("predict", tmp_path / "run", *turned, "--out", tmp_path / "turned")
+    known, new = (
+        sorted(next((tmp_path / name).rglob("*.csv")).read_text().splitlines())
+        for name in ("known", "turned")
+    )
+    assert known == new
+
+
+def test_features_none_leaves_types_alone_and_says_so(
+    tmp_path: Path, retexo: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = write_bank(tmp_path)
+    keys = ("--model", "rel-sage", "--split", BANK["split"], "--clients", "2", "--rounds", "1")
+    for name, data in (("tables", tables), ("mapping", ["--dataset", BANK["dataset"]])):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            retexo.done("run", *data, "--features", "none", *keys, "--out", tmp_path / name)
+        assert "no type of nodes has features: a row says its type alone" in caplog.text
+    assert model_shapes(tmp_path / "tables") == model_shapes(tmp_path / "mapping")
+    given = ("--features", "none", "--out", tmp_path / "predicted")
+    retexo.done("predict", tmp_path / "tables", *tables, *given)

@@ -207,8 +207,6 @@ def test_a_recipe_of_other_tables_is_refused(
 
 def test_what_several_tables_do_not_have_is_refused(retexo: CommandLine) -> None:
     run = ("run", *TABLES, *READ[2:], *DIRECTED, *HOW, "--out", "run")
-    told = retexo.refused(*run, "--features", "none", "--clients", "2")
-    assert "features: none does not go with several tables of nodes yet" in told
     Path("merchants.csv").write_text(Path("merchants.csv").read_text().replace("branch", "site"))
     by_branch = (*run, "--features", "auto", "--partitioner", "attribute:branch")
     assert "merchants.csv: column 'branch' is missing" in retexo.refused(*by_branch)

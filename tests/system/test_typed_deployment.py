@@ -38,8 +38,8 @@ def test_a_deployment_of_own_typed_parts_trains_what_one_process_trains(tmp_path
         place = ("--peers", str(peers), "--name", names[client], "--out", str(tmp_path / "parts"))
         run_command([retexo, "partition", "local", *tables, *place], cwd=tmp_path)
     for name, of in (("inline", "parts"), ("of-cut", "cut")):
-        place = ("--partitions", str(tmp_path / of), "--out", str(tmp_path / name), "--quiet")
-        run_command([retexo, "run", *OPTIONS, *place], cwd=tmp_path)
+        given = ("--partitions", str(tmp_path / of), "--out", str(tmp_path / name), "--quiet")
+        run_command([retexo, "run", *OPTIONS, *given], cwd=tmp_path)
     assert model_bytes(tmp_path / "of-cut") == model_bytes(tmp_path / "inline")
     with Hosts(host_names(CLIENTS)) as hosts:
         deployment = Deployment(

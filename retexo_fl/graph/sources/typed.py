@@ -287,7 +287,7 @@ class TypedWhole:
         edges, names, times = self.edges, self.names, self.times
         checks.form("edges", edges.ends, kinds="iu", shape=(2, None))
         count = len(self.kinds)
-        known = ((edges.ends >= 0) & (edges.ends < count)).all(axis=0)
+        known = np.asarray(((edges.ends >= 0) & (edges.ends < count)).all(axis=0))
         if not known.all() and reading.rules.unknown != "drop":
             at = int(np.argmin(known))
             pair = f"({edges.ends[0, at]}, {edges.ends[1, at]})"

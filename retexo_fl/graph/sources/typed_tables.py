@@ -355,8 +355,8 @@ def of_types(path: AnyTable, columns: NodeColumns, column: str) -> NodeColumns:
     is_there = column in open_table(path, columns.form).names
     if is_there and columns.recipe is not None and columns.recipe.columns:
         raise ConfigurationError(
-            f"features: {_name_of(path)} has types in a column; expected a table for each type with "
-            "a recipe, or columns x0, x1, ..."
+            f"features: {_name_of(path)} has types in a column; expected a table for each type, "
+            "or columns x0, x1, ..."
         )
     return replace(columns, type=column) if is_there else columns
 
