@@ -121,6 +121,11 @@ def settled_parts(
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
         whole = load_graph(first, quiet=quiet) if graph is None else given_graph(graph, first)
+    if config.type_column and whole.relations is None:
+        raise ConfigurationError(
+            f"type-column: nothing in {whole.name!r} says types; expected a graph that does, or no "
+            "such key"
+        )
     label_kind(config).check_fit(whole.labels, source=f"data set {whole.name!r}")
     tell_scale(whole.name, [whole.features], whole.recipe)
     config, masks = _with_own_split(config, whole)

@@ -286,7 +286,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
     only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
     only_default |= {"features", "key-column", "label-column", "secure-aggregation", "num-bases"}
     only_default |= {"unlabelled-values", "repeated-nodes", "delimiter", "decimal", "encoding"}
-    columns = ("source", "target", "weight", "time", "node-time")
+    columns = ("source", "target", "weight", "time", "node-time", "type")
     only_default |= {f"{name}-column" for name in columns}
     only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
     only_default |= {"ridge-penalty", "floor", "predicates"}

@@ -95,6 +95,8 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
             "knows", LEAN, {"nodes": "nodes.csv", "edges": "said.csv", "dataset": None}
         ),
         "partitions": Tried("parts", SAME, {"dataset": None, "clients": None, "split": None}),
+        # The graph has no types.
+        "type-column": Tried("type", REFUSED),
         "edges-are": Tried("directed", REFUSED),
         "merge-edges": Tried("sum", SAME),
         "self-loops": Tried("drop", SAME),
