@@ -57,6 +57,7 @@ def plan(
 def partition(
     *,
     out: str | Path,
+    config: str | Path | None = None,
     graph: object | None = None,
     overwrite: bool = False,
     **keys: Unpack[Options],
@@ -65,6 +66,7 @@ def partition(
 
     Args:
         out: New folder for the parts.
+        config: TOML file of keys, as of a run, which ``keys`` override.
         graph: As in :func:`retexo_fl.run`.
         overwrite: Replace parts that are there, with predictions beside them; a folder that holds
             anything else is refused.
@@ -78,9 +80,7 @@ def partition(
     """
     if TYPE_CHECKING:
         every_key(**keys)
-    asked = asked_for(keys, graph=graph)
-    if "partitions" in asked.values:
-        raise ConfigurationError("partitions: are cut already; expected a graph")
+    asked = asked_for(keys, config=config, graph=graph)
     cut(asked, Path(out), overwrite=overwrite)
     return Path(out)
 
@@ -99,6 +99,8 @@ def cut(
     from retexo_fl.client.preparation import make_parts, make_unlabelled_parts
     from retexo_fl.graph.parts.storage import PARTS, check_new_folder
 
+    if "partitions" in {**asked.in_file, **asked.values}:
+        raise ConfigurationError("partitions: are cut already; expected a graph")
     check_new_folder(out, PARTS if overwrite else None)
     if unlabelled is None:
         parts = make_parts(settled(asked), graph=asked.graph)

@@ -65,9 +65,13 @@ def _make(
             metavar="N",
         ),
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of keys, as of `retexo run`.", metavar="FILE")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    parts = cut(Asked(values=values), out, unlabelled=unlabelled, overwrite=overwrite)
+    asked = Asked(values=values, file=config)
+    parts = cut(asked, out, unlabelled=unlabelled, overwrite=overwrite)
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import retexo_fl
 from retexo_fl.graph import open_partition
 from retexo_fl.graph.recipes import read_recipe
 from retexo_fl.report.read import read_run
@@ -140,6 +141,27 @@ def test_numbers_of_features_are_standardised_by_type(retexo: CommandLine) -> No
     assert read_recipe(Path("parts/recipe.toml")).digest == parts[0].recipe_digest
     retexo.done("run", "--partitions", "parts", *HOW[:2], *HOW[4:], "--out", "run")
     retexo.done("predict", "run", "--partitions", "parts")
+
+
+def test_parts_are_made_by_the_file_of_a_run(retexo: CommandLine, tmp_path: Path) -> None:
+    names = [name.removesuffix(".csv") for name in TABLES[1::2]]
+    tables = [[f"{name}.csv" for name in some] for some in (names[:3], names[3:])]
+    Path("bank.toml").write_text(
+        f"nodes = {tables[0]}\nedges = {tables[1]}\nfeatures = 'auto'\nlabel-column = 'fraud'\n"
+        "merge-edges = 'sum'\nedges-are = 'directed'\nmodel = 'rel-sage'\nrounds = 2\n"
+    )
+    cut = ("--split", "random:0.4/0.3/0.3", "--clients", "2")
+    retexo.done("partition", "make", "--config", "bank.toml", *cut, "--out", "file")
+    retexo.done("partition", "make", *TABLES, *READ, *DIRECTED, *cut, "--out", "options")
+    retexo_fl.partition(
+        config="bank.toml", split="random:0.4/0.3/0.3", clients=2, out=tmp_path / "python"
+    )
+    for name in ("peers.toml", "part-1/manifest.json", "part-1/features_data.npy"):
+        found = {Path(out, name).read_bytes() for out in ("file", "options", "python")}
+        assert len(found) == 1, name
+    Path("parts.toml").write_text("partitions = 'file'\n")
+    told = retexo.refused("partition", "make", "--config", "parts.toml", "--out", "again")
+    assert told == "partitions: are cut already; expected a graph"
 
 
 def test_predictions_are_of_the_type_with_labels_by_the_keys_of_its_table(
