@@ -126,6 +126,14 @@ class Relations:
             found += sorted(reached.difference(found))
         return tuple(found)
 
+    def read_within(self, hops: int) -> tuple[int, ...]:
+        """Return the types of which a layer reads rows along edges, with so many layers behind it.
+
+        Of others no node's row need leave its client.
+        """
+        kinds = self.within(hops)
+        return tuple(sorted({channel.source for kind in kinds for channel in self.into(kind)}))
+
     def kinds(self, keys: np.ndarray) -> np.ndarray:
         """Return the [N] int16 types of nodes of some [N] keys; -1 of keys of no type."""
         found = np.full(len(keys), -1, dtype=np.int16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class PlannedParts:
         """Return the bytes of input features, as the run's own codec writes them."""
         return self._features_in(config, kind, config.feature_coding)
 
-    def _features_in(self, config: RunConfig, kind: str, coding: Mapping[str, str]) -> Payloads:
+    def _features_in(self, config: RunConfig, kind: str, coding: Mapping[str, Any]) -> Payloads:
         way = forecast_of(config)
         key = (kind, *coding.values(), type(way).__name__)
         if key not in self._features:

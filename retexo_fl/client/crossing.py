@@ -45,7 +45,7 @@ from retexo_fl.ledger import Traffic
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.sent_rows import parted_rows, sent_rows
+from retexo_fl.training.sent_rows import parted_rows, rows_read, sent_rows
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -244,6 +244,9 @@ class Crossing:
         if ticket.stage in self._shape.column_stages:
             return self._mailbox(ticket.stage).send(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
+            # What crosses for links is read by the layer before.
+            if not self._shape.link_head:
+                rows = rows_read(self.part, rows, layers=self._shape.layers - ticket.stage)
             rows = sent_rows(self._config.model, self.part.degrees, rows)
         return self.mailbox.send(self._crossing(ticket), rows)
 

@@ -738,12 +738,13 @@ class RunConfig:
         return is_left and is_known and self.goal.sums_suffice
 
     @property
-    def feature_coding(self) -> dict[str, str]:
+    def feature_coding(self) -> dict[str, Any]:
         """How input features cross: for which layer, scaled and written how."""
         return {
             "model": self.model,
             "normalisation": self.feature_normalisation,
             "dtype": self.dtype,
+            "layers": self.layers,
             # Few bits are only for what is not shorter without loss, but on one grid.
             "codec": self.row_codec if self.codec == "fixed" else self.codec,
         }

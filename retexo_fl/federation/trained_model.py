@@ -85,6 +85,7 @@ class TrainedModel:
             "link_head",
             "is_weightless",
             "relations",
+            "num_bases",
             "made_columns",
             "column_steps",
         ):

@@ -33,7 +33,7 @@ from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.plan.vectors import with_sums
-from retexo_fl.training.sent_rows import sent_rows
+from retexo_fl.training.sent_rows import rows_read, sent_rows
 
 _ESCAPED: Final = 255
 _NARROW: Final = 65_536
@@ -47,11 +47,9 @@ def sent_bytes(
     part: GraphPartition,
     plan: BoundaryPlan,
     *,
-    model: str,
-    normalisation: str,
-    dtype: str,
     codec: str,
     frame_bytes: int,
+    **how: Any,
 ) -> list[int]:
     """Return the payload that a client sends to each peer before the first layer is trained.
 
@@ -60,14 +58,12 @@ def sent_bytes(
     Args:
         part: The client's part.
         plan: Its plan.
-        model: Layer, which may ask for scaled rows.
-        normalisation: ``feature-normalisation``.
-        dtype: ``dtype``.
         codec: ``codec``, or ``fixed8``, of which the bytes of what is not sparse are the most.
         frame_bytes: Limit of a frame.
+        **how: What :func:`own_features` takes.
     """
-    features = own_features(part, model=model, normalisation=normalisation, dtype=dtype)
-    width, item = features.shape[1], np.dtype(dtype).itemsize
+    features = own_features(part, **how)
+    width, item = features.shape[1], features.dtype.itemsize
     if codec == "dense":
         return [peer.send.count * width * item for peer in plan.peers]
     vectors, places = with_sums(features, plan.peers)
@@ -101,10 +97,20 @@ def grid_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> in
     return rows * (width + 1) + 2 * frames
 
 
-def own_features(part: GraphPartition, *, model: str, normalisation: str, dtype: str) -> Features:
-    """Return the features of a client's nodes as they are sent; arguments as above."""
+def own_features(
+    part: GraphPartition, *, model: str, normalisation: str, dtype: str, layers: int
+) -> Features:
+    """Return the features of a client's nodes as they are sent.
+
+    Args:
+        part: The client's.
+        model: Layer, which may ask for scaled rows.
+        normalisation: ``feature-normalisation``.
+        dtype: ``dtype``.
+        layers: ``layers``: of types that none reads nothing is sent.
+    """
     features = normalise_features(part.features, normalisation).astype(dtype)
-    return sent_rows(model, part.degrees, features)
+    return sent_rows(model, part.degrees, rows_read(part, features, layers=layers))
 
 
 def rounded_features(sent: Sequence[Features]) -> list[Features]:

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array, hstack
 
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 
 
@@ -30,6 +31,26 @@ def sent_rows(model: str, degrees: np.ndarray, rows: Features) -> Features:
             return np.concatenate((rows, beside), axis=1)
         rows = csr_array(hstack([rows, csr_array(beside)], format="csr"))
     return rows
+
+
+def rows_read(part: GraphPartition, rows: Features, *, layers: int) -> Features:
+    """Return [n, H] rows of a client's nodes with zeros in place of those that no peer reads.
+
+    Args:
+        part: The client's; without types all are read.
+        rows: As the first of some layers reads them.
+        layers: How many, of the model.
+    """
+    if part.relations is None:
+        return rows
+    is_read = np.isin(part.kinds, part.relations.read_within(layers - 1))
+    if is_read.all():
+        return rows
+    kept = _multiplied(rows, is_read.astype(rows.dtype))
+    if not isinstance(kept, np.ndarray):
+        # What an exchange carries has no explicit zeros.
+        kept.eliminate_zeros()
+    return kept
 
 
 def parted_rows(model: str, received: Features) -> tuple[Features, np.ndarray | None]:

@@ -31,7 +31,7 @@ from tests.support.runs import (
     stop_after,
     train,
 )
-from tests.support.typed_graphs import BANK, write_bank
+from tests.support.typed_graphs import BANK, bank, write_bank
 from tests.support.workers import train_in_workers
 
 TOLERANCE = 1e-9
@@ -101,6 +101,35 @@ def test_bytes_are_those_of_the_closed_form(
     assert ledger.sum(kind="boundary").raw == predicted.boundary
     assert ledger.sum(kind="updates_up").raw == predicted.updates_up
     assert ledger.sum(kind="weights_down").raw == predicted.weights_down
+
+
+def _chain(scale: float) -> dict[str, Any]:
+    """Return customers whose devices' makers are in countries with features of some size."""
+    made = bank()
+    rng = np.random.default_rng(1)
+    del made["edges"]["customer", "knows", "customer"], made["edges"]["customer", "buys", "shop"]
+    made["nodes"]["country"] = {"x": (scale * rng.normal(size=(6, 50))).astype(np.float32)}
+    made["edges"]["shop", "in", "country"] = np.stack((np.arange(12), np.arange(12) % 6))
+    return made
+
+
+@pytest.mark.parametrize("profile", ["lean", "retexo"])
+def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: str) -> None:
+    keys: dict[str, Any] = {"model": "rel-sage", "split": BANK["split"], "clients": 3, "rounds": 2}
+    keys |= {"hidden": 8, "profile": profile, "partitioner": "random", "quiet": True}
+    ran = {
+        (scale, layers): retexo_fl.run(
+            graph=_chain(scale), out=tmp_path / f"{scale}-{layers}", layers=layers, **keys
+        )
+        for scale in (0.0, 9.0)
+        for layers in (2, 3)
+    }
+    crossed = {
+        of: (model_bytes(run.path), run.result.volumes["payload"]["boundary"])
+        for of, run in ran.items()
+    }
+    assert crossed[0.0, 2] == crossed[9.0, 2]
+    assert crossed[0.0, 3] != crossed[9.0, 3]
 
 
 @pytest.mark.parametrize(

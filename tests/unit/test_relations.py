@@ -40,6 +40,14 @@ def test_types_are_reached_from_the_labelled_one() -> None:
     assert [BANK.columns(kind) for kind in range(3)] == [slice(0, 5), slice(5, 8), slice(8, 9)]
 
 
+def test_rows_of_types_that_nobody_reads_need_not_cross() -> None:
+    # A device is read by customers, a shop by devices, a customer by both.
+    assert BANK.read_within(0) == (0, 1)
+    assert BANK.read_within(1) == (0, 1, 2)
+    alone = replace(BANK, relations=(Relation(0, "owns", 1), Relation(1, "stands", 2)))
+    assert alone.read_within(0) == (1,)
+
+
 def test_keys_tell_types() -> None:
     keys = np.concatenate([keys_of_type(name, np.array([b"1", b"2"])) for name in BANK.types])
     assert BANK.kinds(keys).tolist() == [0, 0, 1, 1, 2, 2]
