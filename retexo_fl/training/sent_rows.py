@@ -41,9 +41,10 @@ def rows_read(part: GraphPartition, rows: Features, *, layers: int) -> Features:
         rows: As the first of some layers reads them.
         layers: How many, of the model.
     """
-    if part.relations is None:
+    kinds = part.kinds
+    if part.relations is None or kinds is None:
         return rows
-    is_read = np.isin(part.kinds, part.relations.read_within(layers - 1))
+    is_read = np.isin(kinds, part.relations.read_within(layers - 1))
     if is_read.all():
         return rows
     kept = _multiplied(rows, is_read.astype(rows.dtype))
