@@ -73,13 +73,13 @@ class Relations:
         types: Their names.
         widths: How many columns of the features each type has.
         relations: Between them.
-        labelled: The type whose nodes have labels, a number.
+        labelled: The type whose nodes have labels, a number; None where no labels were read.
     """
 
     types: tuple[str, ...]
     widths: tuple[int, ...]
     relations: tuple[Relation, ...]
-    labelled: int
+    labelled: int | None
 
     @property
     def num_channels(self) -> int:
@@ -115,23 +115,44 @@ class Relations:
         ends = list(accumulate(self.widths, initial=0))
         return slice(ends[kind], ends[kind + 1])
 
-    def within(self, hops: int) -> tuple[int, ...]:
-        """Return the types that are read within so many hops of the labelled one, that one first.
+    @property
+    def with_labels(self) -> tuple[int, ...]:
+        """The types whose nodes have labels."""
+        return () if self.labelled is None else (self.labelled,)
 
-        A type of so many hops has rows that the labelled type reads after so many further layers.
+    def with_loss(self, predicted: int | None) -> tuple[int, ...]:
+        """Return the types of whose nodes a loss is, ascending: layer by layer they are trained.
+
+        Args:
+            predicted: The relation whose edges are learned, a number, of which a loss is of both
+                ends; None where labels are.
         """
-        found = [self.labelled]
+        if predicted is not None:
+            one = self.relations[predicted]
+            return tuple(sorted({one.source, one.target}))
+        return self.with_labels
+
+    def within(self, start: tuple[int, ...], hops: int) -> tuple[int, ...]:
+        """Return the types that are read within so many hops of some, those first.
+
+        A type of so many hops has rows that these read after so many further layers.
+        """
+        found = [*start]
         for _ in range(hops):
             reached = {channel.source for kind in found for channel in self.into(kind)}
             found += sorted(reached.difference(found))
         return tuple(found)
 
-    def read_within(self, hops: int) -> tuple[int, ...]:
+    def read_within(self, start: tuple[int, ...], hops: int) -> tuple[int, ...]:
         """Return the types of which a layer reads rows along edges, with so many layers behind it.
 
         Of others no node's row need leave its client.
+
+        Args:
+            start: Types that the last layer makes rows of.
+            hops: How many layers follow.
         """
-        kinds = self.within(hops)
+        kinds = self.within(start, hops)
         return tuple(sorted({channel.source for kind in kinds for channel in self.into(kind)}))
 
     def kinds(self, keys: np.ndarray) -> np.ndarray:
@@ -186,7 +207,7 @@ class Relations:
             type(width) is int and 0 < width < _MOST_COLUMNS for width in self.widths
         ):
             yield "got other widths than one of at least 1 for each type"
-        if not self._has_type(self.labelled):
+        if self.labelled is not None and not self._has_type(self.labelled):
             yield f"got {self.labelled!r} as labelled type; expected one of the types"
         yield from self._problems_of_relations()
 
@@ -246,7 +267,7 @@ def differing(one: Relations | None, other: Relations | None) -> str:
 def _types_said(relations: Relations) -> str:
     """Return the types with their widths, and which has the labels."""
     said = (
-        f"{name} ({width} column{'s' * (width != 1)}{', labels' * (kind == relations.labelled)})"
+        f"{name} ({width} column{'s' * (width != 1)}{', labels' * (kind in relations.with_labels)})"
         for kind, (name, width) in enumerate(zip(relations.types, relations.widths, strict=True))
     )
     return ", ".join(said)
@@ -276,6 +297,15 @@ def keys_in_table(name: str, keys: np.ndarray) -> np.ndarray:
     return np.array([key[first:] for key in keys.tolist()], dtype=np.bytes_).reshape(len(keys))
 
 
+def keys_in_tables(relations: Relations, keys: np.ndarray) -> np.ndarray:
+    """Return the [n] keys of nodes of several types as their tables have them."""
+    kinds = relations.kinds(keys)
+    found = np.array(keys, copy=True)
+    for kind in np.unique(kinds).tolist():
+        found[kinds == kind] = keys_in_table(relations.types[kind], keys[kinds == kind])
+    return found
+
+
 def prefix_of(name: str) -> bytes:
     """Return what the keys of a type's nodes begin with."""
     return name.encode() + _SEPARATOR
@@ -287,16 +317,30 @@ class TypedStage:
 
     Attributes:
         relations: Of the graph.
+        with_loss: Types of whose nodes a loss is (:meth:`Relations.with_loss`).
         reads_features: Its input rows are features, of which each type has its own columns; else
             rows of one width for all.
-        hops: Layers that follow: nodes that are farther from labelled ones make no rows.
-        trains_all: Types without labels have trained weights, too: gradients come from the layers
+        hops: Layers that follow: nodes that are farther from those with a loss make no rows.
+        trains_all: Types without a loss have trained weights, too: gradients come from the layers
             that follow.
         num_bases: Matrices that relations share; 0 of layers that share none.
     """
 
     relations: Relations
+    with_loss: tuple[int, ...]
     reads_features: bool
     hops: int
     trains_all: bool
     num_bases: int = 0
+
+    @classmethod
+    def of(cls, relations: Relations | None, predicted: int | None, **more: Any) -> Self | None:
+        """Return it, of types with a loss as :meth:`Relations.with_loss` has them; None without."""
+        if relations is None:
+            return None
+        return cls(relations=relations, with_loss=relations.with_loss(predicted), **more)
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Types whose nodes make rows, those with a loss first."""
+        return self.relations.within(self.with_loss, self.hops)

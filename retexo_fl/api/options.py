@@ -96,6 +96,10 @@ class Options(TypedDict, total=False):
     """What labels are: one class a node, several labels a node, or numbers; or links: which
     nodes have an edge, without labels.
     """
+    relation: str | None
+    """Relation of a graph with types whose edges task links learns: its name, or
+    SOURCE/NAME/TARGET where several have it; the only one if not given.
+    """
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
     structure: Literal["columns", "degrees"] | None
@@ -397,6 +401,7 @@ class SweepOptions(TypedDict, total=False):
         | Sequence[Literal["classes", "multi-label", "regression", "links"]]
         | None
     )
+    relation: str | Sequence[str] | None
     feature_normalisation: (
         Literal["none", "row", "l2"] | Sequence[Literal["none", "row", "l2"]] | None
     )
@@ -583,6 +588,7 @@ def every_key(  # noqa: PLR0913
     partitioner: Any = "random",
     split: Any = "auto",
     task: Any = "classes",
+    relation: Any = "",
     feature_normalisation: Any = "none",
     structure: Any = "columns",
     structure_columns: Any = 64,

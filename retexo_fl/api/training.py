@@ -146,7 +146,12 @@ def _with_baselines(
             "%.4f; compare a model with these",
             *(found.sides, found.degrees),
         )
-    return replace(profile, degrees_auc=found.degrees, sides_auc=found.sides)
+    return replace(
+        profile,
+        degrees_auc=found.degrees,
+        sides_auc=found.sides,
+        degrees_metric=found.ranked,
+    )
 
 
 def placed(

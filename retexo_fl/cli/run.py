@@ -301,7 +301,10 @@ def _figures(result: Result) -> list[str]:
         value = "undefined on these nodes" if metric.value is None else f"{metric.value:.4f}"
         lines.insert(0, f"{f'test {printable(metric.name)}':<15} {value}")
     if result.profile is not None and (degrees := result.profile.degrees_auc) is not None:
-        lines.append(f"degrees alone   {degrees:.4f} (ROC AUC of test edges)")
+        ranked, named = result.profile.degrees_metric, ""
+        if ranked is not None and metric is not None:
+            named = f"{ranked:.4f} ({printable(metric.name)}), "
+        lines.append(f"degrees alone   {named}{degrees:.4f} (ROC AUC of test edges)")
     return lines
 
 

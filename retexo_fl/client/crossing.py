@@ -335,7 +335,7 @@ class Crossing:
         if stage:
             return with_layer_outputs(self._shape, stage, weights, crossed)
         basis = self._plain_basis.decode(weights)
-        return with_coordinates(basis, crossed, self.part.relations)
+        return with_coordinates(basis, crossed, self._shape.relations)
 
     def needs_weights(self, stage: int) -> bool:
         """Return whether a stage's input is made of what crossed by weights, or a basis."""

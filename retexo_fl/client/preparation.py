@@ -68,6 +68,7 @@ from retexo_fl.progress.steps import Step
 from retexo_fl.relations import differing
 from retexo_fl.report import write_report
 from retexo_fl.training.columns import with_structure
+from retexo_fl.training.model_checks import predicted_relation
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_count, format_counted
 
@@ -657,23 +658,31 @@ def _tell_types(parts: Sequence[GraphPartition]) -> None:
 
 
 def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
-    """Say in a line which types of nodes have weights that are not trained, or not shared."""
-    relations = part.relations
-    if relations is None:
+    """Say in a line which types of nodes have weights that are not trained, or not shared.
+
+    Raises:
+        ConfigurationError: As :func:`.predicted_relation`.
+    """
+    predicted_relation(config, part.relations)
+    if part.relations is None:
         return
     if config.num_bases and config.basis == "none":
         logger.warning(
             "num-bases: not of the first layer, whose relations have plain matrices, since types "
             "have features of other widths"
         )
-    if not ModelShape.of_part(config, part).heads_between:
+    shape = ModelShape.of_part(config, part)
+    typed = shape.layer_shape(0).typed
+    if typed is None or typed.trains_all:
         return
-    drawn = [relations.types[kind] for kind in relations.within(config.layers - 1)[1:]]
+    drawn = [typed.relations.types[kind] for kind in typed.kinds[len(typed.with_loss) :]]
     if drawn:
+        has, more = "labels", " (algorithm standard trains them)"
+        if shape.link_head:
+            has, more = "edges that are learned", ""
         logger.warning(
-            "model %s: types without labels keep weights as drawn, layer by layer: %s (algorithm "
-            "standard trains them)",
-            *(config.model, ", ".join(drawn)),
+            "model %s: types without %s keep weights as drawn, layer by layer: %s%s",
+            *(config.model, has, ", ".join(drawn), more),
         )
 
 

@@ -25,8 +25,8 @@ from retexo_fl.exchange import Vectors
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
-from retexo_fl.layers.aggregate import AggregatedLayer
-from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
+from retexo_fl.layers.aggregate import AggregatedLayer, CrossedRows
+from retexo_fl.layers.base import Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
 from retexo_fl.layers.relational import sums_of_labelled
 from retexo_fl.relations import Relations
@@ -113,7 +113,7 @@ def rows_with_factor(shape: ModelShape, aggregated: Rows, degrees: np.ndarray) -
 def _aggregated(shape: ModelShape, stage: int, inputs: StageInput) -> Rows:
     layer = model_in_turn(shape, stage).layer
     assert isinstance(layer, AggregatedLayer)
-    return layer.prepare(inputs).rows
+    return layer.crossing_rows(inputs)
 
 
 def with_layer_outputs(
@@ -128,8 +128,8 @@ def with_layer_outputs(
         inputs: Its rows are those of :func:`layer_inputs`.
     """
     layer = _Layer(shape, stage - 1, weights)
-    own = layer.outputs(inputs.own, inputs.own_hashes)
-    received = layer.outputs(inputs.received, inputs.slot_hashes)
+    own = layer.outputs(inputs.own, inputs.own_hashes, inputs.own_kinds)
+    received = layer.outputs(inputs.received, inputs.slot_hashes, inputs.slot_kinds)
     return replace(inputs, own=own, received=received * layer.factors(inputs.received))
 
 
@@ -158,7 +158,7 @@ def with_coordinates(
 
 def _type_centres(basis: Basis, relations: Relations) -> np.ndarray:
     """Return (T, d): of each type its part of the mean, by how often its rows are added."""
-    labelled = relations.labelled
+    (labelled,) = relations.with_loss(None)
     found = np.zeros((len(relations.types), basis.directions.shape[1]))
     for kind in range(len(found)):
         added = [channel for channel in relations.into(labelled) if channel.source == kind]
@@ -188,12 +188,14 @@ class _Layer:
 
     def __init__(self, shape: ModelShape, stage: int, weights: np.ndarray) -> None:
         self._model, self._weights = model_in_turn(shape, stage), weights
-        width = self._model.layer.fixed_width(shape.input_width(stage))
+        assert isinstance(self._model.layer, AggregatedLayer)
+        self._layer = self._model.layer
+        width = self._layer.crossing_width(shape.layer_shape(stage))
         assert width is not None
         self._width, self._dtype = width, getattr(torch, shape.dtype)
 
     @torch.no_grad()
-    def outputs(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:
+    def outputs(self, rows: Rows, hashes: np.ndarray, kinds: np.ndarray | None) -> torch.Tensor:
         """Return the (n, H) rows that it makes of (n, D') rows: these, where it passes them on."""
         if self._model.passes_sums:
             return self._dense(rows[:, : self._width])
@@ -202,12 +204,14 @@ class _Layer:
         self._model.flat.bind(self._weights)
         for first in range(0, len(made), step):
             some = slice(first, first + step)
-            made[some] = self._made(rows[some, : self._width], hashes[some])
+            of_some = None if kinds is None else kinds[some]
+            made[some] = self._made(rows[some, : self._width], hashes[some], of_some)
         self._model.flat.release()
         return made
 
-    def _made(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:
-        return self._model.embed(RowBatch(rows=self._dense(rows), hashes=hashes))
+    def _made(self, rows: Rows, hashes: np.ndarray, kinds: np.ndarray | None) -> torch.Tensor:
+        crossed = CrossedRows(rows=self._dense(rows), hashes=hashes, kinds=kinds, dtype=self._dtype)
+        return self._model.embed(self._layer.crossed_batch(crossed, np.arange(len(hashes))))
 
     def factors(self, rows: Rows) -> torch.Tensor:
         """Return the (n, 1) factors that senders multiply with; ones where there are none."""

@@ -85,7 +85,10 @@ GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
             counts_right=False,
         ),
         "links": Goal(
-            metrics=(*_RANKINGS, "hits", "mrr", "accuracy", "log-loss"),
+            metrics=(
+                *(*_RANKINGS, "hits", "mrr", "node-hits", "node-ndcg", "node-mrr"),
+                *("accuracy", "log-loss"),
+            ),
             weighs_classes=False,
             split="random:0.85/0.05/0.1",
             splits_nodes=False,

@@ -206,6 +206,13 @@ class RunConfig:
         *GOALS,
         lean=("classes",),
     )
+    relation: str = text(
+        "",
+        "Relation of a graph with types whose edges task links learns: its name, or "
+        "SOURCE/NAME/TARGET where several have it; the only one if not given.",
+        metavar="NAME",
+        lean=ANY,
+    )
     feature_normalisation: str = one_of(
         "none", "Scaling of the input features.", "none", "row", "l2", lean=ANY
     )
@@ -744,7 +751,8 @@ class RunConfig:
             "model": self.model,
             "normalisation": self.feature_normalisation,
             "dtype": self.dtype,
-            "layers": self.layers,
+            # Of rows that no layer reads nothing is sent, but where edges are learned.
+            "layers": self.layers if self.goal.splits_nodes else 0,
             # Few bits are only for what is not shorter without loss, but on one grid.
             "codec": self.row_codec if self.codec == "fixed" else self.codec,
         }

@@ -115,20 +115,27 @@ WITH_HEADS: Final = frozenset(
 #: them, or its name until the classes' names are there.
 METRIC_NAMES: Final = (
     *("auto", "accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision"),
-    *("log-loss", "rmse", "mae", "r2", "mrr"),
+    *("log-loss", "rmse", "mae", "r2", "mrr", "node-mrr"),
 )
 OF_ONE_CLASS: Final = ("f1", "recall", "precision")
+#: Those with a number behind them.
+OF_FIRST: Final = ("hits", "node-hits", "node-ndcg")
 _METRICS: Final = ", ".join(
-    [*METRIC_NAMES, *(f"{name}:CLASS" for name in OF_ONE_CLASS), "hits:COUNT"]
+    [
+        *METRIC_NAMES,
+        *(f"{name}:CLASS" for name in OF_ONE_CLASS),
+        *(f"{name}:COUNT" for name in OF_FIRST),
+    ]
 )
 METRIC: Final = ValueForm(
     pattern=re.compile(
-        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(OF_ONE_CLASS)}):.{{1,200}}|hits:[1-9]\d{{0,8}}",
+        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(OF_ONE_CLASS)}):.{{1,200}}"
+        rf"|({'|'.join(OF_FIRST)}):[1-9]\d{{0,8}}",
         re.ASCII,
     ),
-    names=frozenset({*OF_ONE_CLASS, "hits"}),
+    names=frozenset({*OF_ONE_CLASS, *OF_FIRST}),
     expected=f"one of {_METRICS} with the name of a class, or its place from 0, or a number of "
-    "pairs, or module:attribute",
+    "pairs or nodes, or module:attribute",
     brief=f"{_METRICS}, or module:attribute",
 )
 

@@ -222,14 +222,15 @@ def _type_rows(config: RunConfig, shape: ModelShape) -> tuple[TypeRow, ...]:
     relations = shape.relations
     if relations is None:
         return ()
-    making = relations.within(shape.layers - 1)
-    beyond = "as drawn" if shape.heads_between else "trained"
-    weights = {**dict.fromkeys(making, beyond), relations.labelled: "trained"}
+    typed = shape.layer_shape(0).typed
+    assert typed is not None
+    beyond = "trained" if typed.trains_all else "as drawn"
+    weights = dict.fromkeys(typed.kinds, beyond) | dict.fromkeys(typed.with_loss, "trained")
     return tuple(
         TypeRow(
             name=name,
             features=relations.widths[kind],
-            labels=config.task if kind == relations.labelled else "",
+            labels=config.task if kind in relations.with_labels else "",
             weights=weights.get(kind, "none"),
         )
         for kind, name in enumerate(relations.types)

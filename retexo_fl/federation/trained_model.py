@@ -86,6 +86,7 @@ class TrainedModel:
             "is_weightless",
             "relations",
             "num_bases",
+            "predicted",
             "made_columns",
             "column_steps",
         ):
@@ -156,7 +157,7 @@ class TrainedModel:
                 f"{source}: the parts are of {named_recipe(recipe)}; expected "
                 f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
             )
-        if relations != self.shape.relations:
+        if _without_labels(relations, self.shape) != self.shape.relations:
             raise PartitionError(
                 f"{source}: the parts are of other types and relations; expected those that the "
                 f"model in {self.run} was trained with"
@@ -180,6 +181,14 @@ class TrainedModel:
                     f"{source}: the parts have {got} {name}; expected {expected}, as the model in "
                     f"{self.run} was trained with"
                 )
+
+
+def _without_labels(relations: Relations | None, shape: ModelShape) -> Relations | None:
+    """Return relations of parts as those of a model, which labels of the parts do not change."""
+    known = shape.relations
+    if relations is None or known is None or None not in {relations.labelled, known.labelled}:
+        return relations
+    return replace(relations, labelled=known.labelled)
 
 
 def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedModel:

@@ -40,6 +40,23 @@ class AggregatedInput:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossedRows:
+    """Rows that a layer reads of n nodes, own and peers', as they crossed.
+
+    Attributes:
+        rows: (n, D').
+        hashes: (n,) uint64.
+        kinds: (n,) types of the nodes; None where they have none.
+        dtype: Of the arithmetic.
+    """
+
+    rows: Rows
+    hashes: np.ndarray
+    kinds: np.ndarray | None
+    dtype: torch.dtype
+
+
 class AggregatedLayer(GraphLayer):
     """A linear map of rows that were aggregated once; subclasses define how.
 
@@ -70,6 +87,15 @@ class AggregatedLayer(GraphLayer):
         assert isinstance(prepared, AggregatedInput)
         selected = select_rows(prepared.rows, rows, prepared.dtype)
         return RowBatch(rows=selected, hashes=np.asarray(prepared.hashes[rows]))
+
+    def crossing_rows(self, inputs: StageInput) -> Rows:
+        """Return the (N, D') rows of :meth:`crossing_width` that peers need of inner nodes."""
+        return self.prepare(inputs).rows
+
+    def crossed_batch(self, crossed: CrossedRows, wanted: np.ndarray) -> object:
+        """Return the batch of some of the nodes whose rows crossed, (R,) int64."""
+        rows = select_rows(crossed.rows, wanted, crossed.dtype)
+        return RowBatch(rows=rows, hashes=crossed.hashes[wanted])
 
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return ``dropout(rows) W + b``."""

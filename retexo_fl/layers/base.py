@@ -112,6 +112,13 @@ class StageInput:
         return len(self.indptr) - 1
 
     @property
+    def kinds(self) -> np.ndarray | None:
+        """(N + B,) types of the inner nodes and the slots' nodes; None where they have none."""
+        if self.own_kinds is None or self.slot_kinds is None:
+            return None
+        return np.concatenate((self.own_kinds, self.slot_kinds))
+
+    @property
     def dtype(self) -> torch.dtype:
         """The arithmetic of the training."""
         if isinstance(self.own, torch.Tensor):
@@ -207,6 +214,14 @@ class GraphLayer(torch.nn.Module, ABC):
         """
         del inputs
         return None
+
+    @classmethod
+    def crossing_width(cls, shape: LayerShape) -> int | None:
+        """Return how wide the rows are that cross where peers need what a layer of a shape reads.
+
+        None where there are no such rows.
+        """
+        return cls.fixed_width(shape.inputs)
 
     @abstractmethod
     def prepare(self, inputs: StageInput) -> object:

@@ -30,7 +30,6 @@ from retexo_fl.layers.relational import (
     RelationalLayer,
     columns_of,
     kinds_of,
-    named_of,
     places_by_type,
 )
 from retexo_fl.layers.sparse import SparseRows, sparse_product
@@ -147,7 +146,7 @@ class PerRelationLayer(RelationalLayer):
         for kind in self._kinds:
             at = np.flatnonzero(kinds == kind)
             there = rows[at]
-            if not len(at) and kind != self._relations.labelled:
+            if not len(at) and kind != self._with_loss[0]:
                 continue
             is_trained = kind in self._trained
             of_kind = prepared.own[kind] if is_trained else prepared.drawn[kind]
@@ -301,7 +300,7 @@ class RelGatLayer(PerRelationLayer):
             sizes = {"weight": (self._own_width(kind), shape.outputs), "bias": (shape.outputs,)}
             for name, size in sizes.items():
                 parameter = torch.nn.Parameter(torch.empty(size))
-                self.register_parameter(named_of(name, kind, self._relations), parameter)
+                self.register_parameter(self.named(name, kind), parameter)
 
     def _layer_of(self, shape: LayerShape, targets: int) -> AttentionOfRelation:
         """See :class:`PerRelationLayer`."""
@@ -320,8 +319,6 @@ class RelGatLayer(PerRelationLayer):
         yield self.weight, 0.0
 
     def _own(self, kind: int, rows: torch.Tensor | SparseRows) -> torch.Tensor:
-        weight, bias = (
-            getattr(self, named_of(name, kind, self._relations)) for name in ("weight", "bias")
-        )
+        weight, bias = (getattr(self, self.named(name, kind)) for name in ("weight", "bias"))
         made: torch.Tensor = _product(rows, weight) + bias
         return made

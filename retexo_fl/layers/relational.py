@@ -1,9 +1,10 @@
 """Layers over several types of nodes and edges: each relation is aggregated apart.
 
 A node's row is joined with one aggregate for each relation into its type; weights are the type's
-own, or shared by types and relations. Trained layer by layer, only the type with labels has a loss.
-Weights of other types are not trained then: they are drawn once and for all, from the type's name,
-and nobody sends them.
+own, or shared by types and relations. Trained layer by layer, only types with a loss
+(:attr:`.TypedStage.with_loss`) have a gradient: that with labels, or both ends of a relation whose
+edges are learned. Weights of other types are not trained then: they are drawn once and for all,
+from the type's name, and nobody sends them.
 
 Source: Schlichtkrull et al. (R-GCN), ESWC 2018, equation 2, with means over each relation; a node's
 own row, and weights by type, as in PyG's ``HeteroConv`` of ``SAGEConv`` with their sum.
@@ -19,12 +20,13 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array, hstack, vstack
 
 from retexo_fl.errors import PluginError
 from retexo_fl.layers.aggregate import (
     AggregatedInput,
     AggregatedLayer,
+    CrossedRows,
     aggregate,
     channel_means,
     channel_operator,
@@ -52,7 +54,9 @@ _MOST_DRAWN: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationalInput(AggregatedInput):
-    """The (N, D_t) rows of the labelled type, zero elsewhere, and the rows of each type by itself.
+    """The (N, D') rows of types with a loss, zero elsewhere, and the rows of each type by itself.
+
+    Rows of a type that is narrower than another with a loss end in zeros.
 
     Attributes:
         parts: By type, the (n, D_t) rows of its nodes, ascending.
@@ -109,8 +113,8 @@ class RelationalLayer(GraphLayer):
             raise PluginError("model rel-*: the graph has no types; expected another model")
         self._stage = shape.typed
         self._relations: Relations = shape.typed.relations
-        self._kinds = self._relations.within(shape.typed.hops)
-        self._trained = self._kinds if shape.typed.trains_all else self._kinds[:1]
+        self._with_loss, self._kinds = shape.typed.with_loss, shape.typed.kinds
+        self._trained = self._kinds if shape.typed.trains_all else self._with_loss
 
     def prepared_rows(self, inputs: StageInput, kinds: Iterable[int]) -> dict[int, Rows]:
         """Return, of some types, the (n, D_t) own rows of their nodes beside the means."""
@@ -136,15 +140,15 @@ class RelationalLayer(GraphLayer):
 
     def slices(self, kind: int) -> list[tuple[int, slice]]:
         """Return, of a node's own row (-1) and of each channel into its type, the columns read."""
-        relations = self._relations
-        blocks = [(-1, kind), *((one.column, one.source) for one in relations.into(kind))]
-        if self._stage.reads_features:
-            return [(column, relations.columns(source)) for column, source in blocks]
-        return [(column, slice(0, self.shape.inputs)) for column, _ in blocks]
+        return _slices(self.shape, kind)
 
     def width(self, kind: int) -> int:
         """Return D_t."""
-        return sum(some.stop - some.start for _, some in self.slices(kind))
+        return _width(self.shape, kind)
+
+    def named(self, name: str, kind: int) -> str:
+        """Return what a type's parameters are called: the bare name of the first with a loss."""
+        return name if kind == self._with_loss[0] else f"{name}_{kind}"
 
     def _block(self, inputs: StageInput, column: int, some: slice, places: np.ndarray) -> Rows:
         """Return the (n, D) own rows of some nodes, or the means over one channel."""
@@ -173,11 +177,18 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
             self._add_weights(kind)
 
     def _add_weights(self, kind: int) -> None:
-        self._add(named_of("weight", kind, self._relations), self.width(kind), self.shape.outputs)
-        self._add(named_of("bias", kind, self._relations), self.shape.outputs)
+        self._add(self.named("weight", kind), self.width(kind), self.shape.outputs)
+        self._add(self.named("bias", kind), self.shape.outputs)
 
     def _add(self, name: str, *sizes: int) -> None:
         self.register_parameter(name, torch.nn.Parameter(torch.empty(*sizes)))
+
+    @classmethod
+    def crossing_width(cls, shape: LayerShape) -> int | None:
+        """Return the width of the widest type; of no graph yet that of one row."""
+        if shape.typed is None:
+            return shape.inputs
+        return max(_width(shape, kind) for kind in shape.typed.kinds)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw each W by Glorot's rule; each b is zero."""
@@ -187,15 +198,15 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
             torch.nn.init.zeros_(bias)
 
     def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
-        """Yield the upper part of the labelled type's W."""
-        own = self.slices(self._relations.labelled)[0][1]
+        """Yield the upper part of the first W."""
+        own = self.slices(self._with_loss[0])[0][1]
         yield self.weight[: own.stop - own.start], 0.0
 
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
         """Apply the head to the mean of a node's own row and its aggregates."""
         if self._stage.reads_features:
             return False
-        blocks = 1 + len(self._relations.into(self._relations.labelled))
+        blocks = 1 + len(self._relations.into(self._with_loss[0]))
         with torch.no_grad():
             self.weight.copy_(torch.cat([weight] * blocks) / blocks)
             self.bias.copy_(bias)
@@ -210,16 +221,38 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
             yield self.weight[start + first : start + width]
 
     def aggregated(self, inputs: StageInput) -> Rows:
-        """Return the (N, D_t) rows of the labelled type; zero of other nodes."""
+        """Return the (N, D') rows of types with a loss; zero of other nodes."""
         return self.prepare(inputs).rows
+
+    def crossing_rows(self, inputs: StageInput) -> Rows:
+        """Return the (N, D') rows of all types that are read; those of narrower ones end in zeros.
+
+        D' is that of the widest (:meth:`crossing_width`).
+        """
+        return _joined(self.prepare(inputs).parts, self._kinds, kinds_of(inputs))
+
+    def crossed_batch(self, crossed: CrossedRows, wanted: np.ndarray) -> RelationalBatch:
+        """Return the batch of some of the nodes whose rows crossed, (R,) int64."""
+        assert crossed.kinds is not None
+        kinds, parts = crossed.kinds[wanted], []
+        for kind in self._kinds:
+            at = np.flatnonzero(kinds == kind)
+            parts.append(
+                BatchOfType(
+                    kind=kind,
+                    places=torch.from_numpy(at),
+                    rows=_selected(crossed.rows, wanted[at], self.width(kind), crossed.dtype),
+                    hashes=crossed.hashes[wanted[at]],
+                )
+            )
+        return RelationalBatch(count=len(wanted), parts=tuple(parts))
 
     def prepare(self, inputs: StageInput) -> RelationalInput:
         """Pass the messages of this stage."""
         kinds = kinds_of(inputs)
         parts = self.prepared_rows(inputs, self._kinds)
-        labelled = self._relations.labelled
         return RelationalInput(
-            rows=_spread(parts[labelled], np.flatnonzero(kinds == labelled), len(kinds)),
+            rows=_joined(parts, self._with_loss, kinds),
             hashes=inputs.own_hashes,
             dtype=inputs.dtype,
             parts=parts,
@@ -230,12 +263,12 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
     def batch(  # type: ignore[override]
         self, prepared: object, rows: np.ndarray
     ) -> RelationalBatch | RowBatch:
-        """Select inner nodes; of the labelled type alone, a batch as of other layers."""
+        """Select inner nodes; of one type with a loss alone, a batch as of other layers."""
         if not isinstance(prepared, RelationalInput):
             # A worker has rows of labelled nodes alone.
             return super().batch(prepared, rows)
         kinds = prepared.kinds[rows]
-        if (kinds == self._relations.labelled).all():
+        if len(self._with_loss) == 1 and (kinds == self._with_loss[0]).all():
             return super().batch(prepared, rows)
         parts = []
         for kind, of_kind in prepared.parts.items():
@@ -285,7 +318,7 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return the (R, H) rows of the batch's nodes; zero of types that nobody reads."""
         if isinstance(batch, RowBatch):
-            return self._product(batch.rows, batch.hashes, self._relations.labelled, dropout)
+            return self._product(batch.rows, batch.hashes, self._with_loss[0], dropout)
         assert isinstance(batch, RelationalBatch)
         result = self.weight.new_zeros(batch.count, self.shape.outputs)
         for part in batch.parts:
@@ -306,8 +339,7 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
     def weights_of(self, kind: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return W and b of a type."""
         if kind in self._trained:
-            names = (named_of(name, kind, self._relations) for name in ("weight", "bias"))
-            weight, bias = (getattr(self, name) for name in names)
+            weight, bias = (getattr(self, self.named(name, kind)) for name in ("weight", "bias"))
             return weight, bias
         return self.drawn(kind, like=self.weight), self.weight.new_zeros(self.shape.outputs)
 
@@ -351,11 +383,11 @@ class RelGcnLayer(RelSageLayer):
     def _add_weights(self, kind: int) -> None:
         """Of a further type nothing but what it does not share."""
         own = self.shape.inputs if self._shares else 0
-        if kind == self._relations.labelled:
+        if kind == self._with_loss[0]:
             self._add("weight", own if self._bases else self.width(kind), self.shape.outputs)
             self._add("bias", self.shape.outputs)
         elif not self._bases:
-            name = named_of("weight", kind, self._relations)
+            name = self.named("weight", kind)
             self._add(name, self.width(kind) - own, self.shape.outputs)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -371,7 +403,7 @@ class RelGcnLayer(RelSageLayer):
         """Apply the head to the mean of a node's own row and its aggregates: by the first basis."""
         if not self._bases:
             return super().start_as(weight, bias)
-        shares = 1 + len(self._relations.into(self._relations.labelled))
+        shares = 1 + len(self._relations.into(self._with_loss[0]))
         with torch.no_grad():
             self.weight.copy_(weight / shares)
             self.bias.copy_(bias)
@@ -390,10 +422,10 @@ class RelGcnLayer(RelSageLayer):
         """Return W_0 above each W_r of a type, and b."""
         if self._bases:
             return torch.cat([self.weight, *self._combined(kind)]), self.bias
-        if kind == self._relations.labelled:
+        if kind == self._with_loss[0]:
             return self.weight, self.bias
         if kind in self._trained:
-            weight = getattr(self, named_of("weight", kind, self._relations))
+            weight = getattr(self, self.named("weight", kind))
         else:
             weight = self.drawn(kind, like=self.weight)
             weight = weight[self.shape.inputs :] if self._shares else weight
@@ -414,21 +446,17 @@ class RelGcnLayer(RelSageLayer):
         return torch.einsum("rb,bij->rij", coefficients, self.bases)
 
 
-def named_of(name: str, kind: int, relations: Relations) -> str:
-    """Return what a type's parameters are called; those of the labelled one have the bare name."""
-    return name if kind == relations.labelled else f"{name}_{kind}"
-
-
 def sums_of_labelled(inputs: StageInput, relations: Relations) -> Rows:
-    """Return the (N, D) own rows of the labelled type and all its means, added; else zero.
+    """Return the (N, D) own rows of nodes with labels and all their means, added; else zero.
 
     Types have columns of their own, so that of two types nothing is added to another's.
     """
     nodes = inputs.num_nodes
     total = csr_array((nodes, nodes + len(inputs.slot_hashes)))
-    for channel in relations.into(relations.labelled):
-        total = total + _means(inputs, channel.column)
-    is_labelled = (kinds_of(inputs) == relations.labelled).astype(np.float64)
+    for kind in relations.with_labels:
+        for channel in relations.into(kind):
+            total = total + _means(inputs, channel.column)
+    is_labelled = np.isin(kinds_of(inputs), relations.with_labels).astype(np.float64)
     own = csr_array((is_labelled, np.arange(nodes), np.arange(nodes + 1)), shape=total.shape)
     return aggregate(csr_array(total + own), inputs)
 
@@ -440,6 +468,21 @@ def places_by_type(kinds: np.ndarray, some: Iterable[int]) -> np.ndarray:
         places = np.flatnonzero(kinds == kind)
         found[places] = np.arange(len(places))
     return found
+
+
+def _slices(shape: LayerShape, kind: int) -> list[tuple[int, slice]]:
+    """Return, of a node's own row (-1) and of each channel into its type, the columns read."""
+    assert shape.typed is not None
+    relations = shape.typed.relations
+    blocks = [(-1, kind), *((one.column, one.source) for one in relations.into(kind))]
+    if shape.typed.reads_features:
+        return [(column, relations.columns(source)) for column, source in blocks]
+    return [(column, slice(0, shape.inputs)) for column, _ in blocks]
+
+
+def _width(shape: LayerShape, kind: int) -> int:
+    """Return D_t."""
+    return sum(some.stop - some.start for _, some in _slices(shape, kind))
 
 
 def kinds_of(inputs: StageInput) -> np.ndarray:
@@ -464,18 +507,41 @@ def _side_by_side(blocks: list[Rows]) -> Rows:
     return csr_array(hstack(blocks, format="csr"))
 
 
-def _spread(rows: Rows, places: np.ndarray, count: int) -> Rows:
-    """Return (count, D) rows that are zero but at the places of the given ones."""
-    if len(places) == count:
-        return rows
+def _joined(parts: Mapping[int, Rows], some: tuple[int, ...], kinds: np.ndarray) -> Rows:
+    """Put the rows of some types where their nodes stand among (N,) types, zero elsewhere.
+
+    They are as wide as those of the widest of these types, and sparse unless all are dense.
+    """
+    width = max(parts[kind].shape[1] for kind in some)
+    places = [np.flatnonzero(kinds == kind) for kind in some]
+    if len(some) == 1 and len(places[0]) == len(kinds):
+        return parts[some[0]]
+    dense = [rows for kind in some if isinstance(rows := parts[kind], torch.Tensor)]
+    if len(dense) == len(some):
+        result = dense[0].new_zeros(len(kinds), width)
+        for at, rows in zip(places, dense, strict=True):
+            result[places_on(at, rows.device), : rows.shape[1]] = rows
+        return result
+    blocks = [_widened(parts[kind], width) for kind in some]
+    found: np.ndarray = np.concatenate(places)
+    others = np.setdiff1d(np.arange(len(kinds)), found)
+    stacked = vstack([*blocks, csr_array((len(others), width), dtype=blocks[0].dtype)], "csr")
+    return csr_array(stacked[np.argsort(np.concatenate((found, others)))])
+
+
+def _widened(rows: Rows, width: int) -> csr_array:
+    """Return (n, D_t) rows with zeros behind them, sparse."""
+    sparse = csr_array(rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows)
+    return csr_array((sparse.data, sparse.indices, sparse.indptr), shape=(rows.shape[0], width))
+
+
+def _selected(
+    rows: Rows, wanted: np.ndarray, width: int, dtype: torch.dtype
+) -> torch.Tensor | SparseRows:
+    """Return the first columns of some rows."""
     if isinstance(rows, torch.Tensor):
-        return rows.new_zeros(count, rows.shape[1]).index_copy(
-            0, places_on(places, rows.device), rows
-        )
-    entries = np.zeros(count, dtype=np.int64)
-    entries[places] = np.diff(rows.indptr)
-    indptr = np.concatenate(([0], np.cumsum(entries)))
-    return csr_array((rows.data, rows.indices, indptr), shape=(count, rows.shape[1]))
+        return rows[:, :width].index_select(0, places_on(wanted, rows.device))
+    return SparseRows.from_scipy(csr_array(csr_array(rows[wanted])[:, :width]), dtype)
 
 
 @lru_cache(maxsize=_MOST_DRAWN)

@@ -30,6 +30,7 @@ class ChosenProfile:
         degrees_auc: Of task links, where one process has all parts: ROC AUC of test edges by the
             product of the two degrees; None of others.
         sides_auc: The same by the sides of a bipartite graph; None where it is not.
+        degrees_metric: Likewise the run's own metric by degrees, where nodes rank others by it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ChosenProfile:
     advice: str = field(default="", metadata=OMITTED)
     degrees_auc: float | None = field(default=None, metadata=OMITTED)
     sides_auc: float | None = field(default=None, metadata=OMITTED)
+    degrees_metric: float | None = field(default=None, metadata=OMITTED)
 
     @classmethod
     def by(cls, name: str, left: Sequence[str] | None, chosen: Mapping[str, object]) -> Self:
@@ -81,6 +83,8 @@ class ChosenProfile:
         if self.degrees_auc is None:
             return ""
         told = f"degrees alone rank test edges with ROC AUC {self.degrees_auc:.4f}"
+        if self.degrees_metric is not None:
+            told += f", and {self.degrees_metric:.4f} in the run's metric"
         if self.sides_auc is None:
             return told
         return f"{told}, the side alone of this bipartite graph with {self.sides_auc:.4f}"

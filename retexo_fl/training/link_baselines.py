@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import rankdata
@@ -21,6 +23,11 @@ from scipy.stats import rankdata
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.training.link_split import LinkSplit
+from retexo_fl.training.metrics import NodeRanking, metric_sums
+from retexo_fl.training.recipe import Recipe
+
+#: Pairs that are ranked at once.
+_MOST_VALUES: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +35,15 @@ class LinkBaselines:
     """ROC AUC of test edges beside as many pairs without one, drawn as clients draw them.
 
     Attributes:
-        degrees: Of the product of the two degrees.
+        degrees: Of the product of the two degrees, of a graph with types in the relation.
         sides: Of whether the two nodes are on different sides; None where the graph is not
-            bipartite, or has no cycle.
+            bipartite, has no cycle, or has types, of whose relation all pairs are.
+        ranked: The run's own metric where nodes rank others, here by their degrees; else None.
     """
 
     degrees: float
     sides: float | None
+    ranked: float | None = None
 
 
 def link_baselines(parts: Sequence[GraphPartition], config: RunConfig) -> LinkBaselines | None:
@@ -50,11 +59,13 @@ def link_baselines(parts: Sequence[GraphPartition], config: RunConfig) -> LinkBa
     firsts, seconds, is_edge = [], [], []
     rows, columns = [], []
     degrees = np.zeros(len(hashes), dtype=np.int64)
-    for part in parts:
-        split = LinkSplit.of(part, split=config.split_name, seed=config.seed)
+    splits = [LinkSplit.asked(part, config) for part in parts]
+    ranked = []
+    for part, split in zip(parts, splits, strict=True):
         known = np.concatenate((np.asarray(part.node_hashes), np.asarray(part.boundary_hashes)))
         places = order[np.searchsorted(ordered, known)]
-        degrees[places[: part.num_inner]] = np.diff(split.part.indptr)
+        ranked.append((split, places))
+        degrees[places[: part.num_inner]] = split.unseen.degrees()
         rows.append(np.repeat(places[: part.num_inner], np.diff(part.indptr)))
         columns.append(places[np.asarray(part.indices, np.int64)])
         pairs = split.pairs["test"]
@@ -68,11 +79,36 @@ def link_baselines(parts: Sequence[GraphPartition], config: RunConfig) -> LinkBa
     if not is_edge:
         return None
     first, second, truth = (np.concatenate(each) for each in (firsts, seconds, is_edge))
-    sides = _sides(np.concatenate(rows), np.concatenate(columns), len(hashes))
+    sides = None
+    if parts[0].relations is None:
+        sides = _sides(np.concatenate(rows), np.concatenate(columns), len(hashes))
     return LinkBaselines(
         degrees=_auc(degrees[first] * degrees[second], truth),
         sides=None if sides is None else _auc(_may_have_edge(sides, first, second), truth),
+        ranked=_ranked(config, ranked, degrees),
     )
+
+
+def _ranked(
+    config: RunConfig, parts: Sequence[tuple[LinkSplit, np.ndarray]], degrees: np.ndarray
+) -> float | None:
+    """Return the run's metric where nodes rank others, by their degrees alone.
+
+    Args:
+        config: Of the run.
+        parts: Edges of each client, and the (N + B,) places of its nodes.
+        degrees: Of all nodes.
+    """
+    metric = Recipe.of(config).metric
+    if not isinstance(metric, NodeRanking):
+        return None
+    total = np.zeros(metric.length(1))
+    for split, places in parts:
+        for one in split.rankings("test", _MOST_VALUES):
+            scores = np.broadcast_to(degrees[places[one.others]], one.labels.shape)
+            labels = torch.from_numpy(one.labels)
+            total += metric_sums(metric, torch.from_numpy(scores.astype(float)), labels)
+    return metric.value(total)
 
 
 def _may_have_edge(sides: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,12 +1,15 @@
 """Pairs of nodes without an edge, drawn by what they are drawn for.
 
 A client draws among pairs of which one node is its own: those alone it knows to have no edge. The
-other may be its own or a peer's that borders on it, since it has the rows of both.
+other may be its own or a peer's that borders on it, since it has the rows of both. Of a graph with
+types both are of those that the relation joins.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +23,27 @@ _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(2**32 - 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sides:
+    """Nodes of which pairs may be.
+
+    Attributes:
+        rows: (r,) int64 inner nodes, ascending.
+        columns: (c,) int64 of the N + B, ascending: the other ends of their pairs.
+        ranks: Rows rank columns, not the reverse: of a relation of two types its sources do.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    ranks: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many pairs of two different nodes there are."""
+        alike = len(np.intersect1d(self.rows, self.columns, assume_unique=True))
+        return len(self.rows) * len(self.columns) - alike
+
+
 class NonEdges:
     """The pairs of a client's nodes that have no edge.
 
@@ -27,17 +51,36 @@ class NonEdges:
         nodes: N, inner nodes.
         columns: N + B, these and the boundary nodes.
         codes: (e,) ``row * columns + column`` of each edge, as stored: ascending.
+        sides: Of which nodes pairs are: no row is in two of them. None for any.
+
+    Attributes:
+        num_columns: N + B.
+        sides: Of which nodes pairs are, without such as are of none.
     """
 
-    def __init__(self, nodes: int, columns: int, codes: np.ndarray) -> None:
+    def __init__(
+        self, nodes: int, columns: int, codes: np.ndarray, sides: Sequence[Sides] | None = None
+    ) -> None:
         self._nodes = nodes
-        self._columns = columns
+        self._columns = self.num_columns = columns
         self._codes = codes
+        self._of_types = sides is not None
+        everyone = Sides(rows=np.arange(nodes), columns=np.arange(columns))
+        self.sides = (everyone,) if sides is None else tuple(s for s in sides if s.count)
+
+    @property
+    def ranking(self) -> tuple[Sides, ...]:
+        """Sides of which rows rank columns."""
+        return tuple(one for one in self.sides if one.ranks)
 
     @property
     def is_empty(self) -> bool:
         """Whether every pair of different nodes has an edge."""
-        return len(self._codes) >= self._nodes * (self._columns - 1)
+        return len(self._codes) >= sum(one.count for one in self.sides)
+
+    def degrees(self) -> np.ndarray:
+        """Return how many edges each inner node has: (N,) int64."""
+        return np.bincount(self._codes // self._columns, minlength=self._nodes)
 
     def ends_of(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the edges of (n,) inner nodes: each one's place among them, and its other end."""
@@ -49,12 +92,12 @@ class NonEdges:
         return places, codes % self._columns
 
     def check(self, client: int) -> None:
-        """Refuse to draw where there is nothing to draw.
+        """Refuse to draw where there is nothing to draw; without nodes of a pair nothing is to be.
 
         Raises:
             PartitionError: Every pair has an edge.
         """
-        if self.is_empty:
+        if self.is_empty and (self.sides or not self._of_types):
             raise PartitionError(
                 f"client {client}: every pair of its {self._nodes} nodes and "
                 f"{self._columns - self._nodes} neighbours elsewhere has an edge; expected pairs "
@@ -100,10 +143,36 @@ class NonEdges:
         places: np.ndarray | slice = slice(None),
     ) -> tuple[np.ndarray, np.ndarray]:
         drawn = state[places]
+        if self._of_types:
+            firsts = None if first is None else np.repeat(first, count)[places]
+            return self._pair_of_types(drawn, firsts)
         others = ((drawn & _LOW) % np.uint64(self._columns)).astype(np.int64)
         if first is not None:
             return np.repeat(first, count)[places], others
         return ((drawn >> _HALF) % np.uint64(self._nodes)).astype(np.int64), others
+
+    def _pair_of_types(
+        self, drawn: np.ndarray, firsts: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return pairs of both types: each as likely, or beginning with given nodes."""
+        others = np.zeros(len(drawn), np.int64)
+        if firsts is not None:
+            for one in self.sides:
+                of_side = np.isin(firsts, one.rows)
+                places = drawn[of_side] % np.uint64(len(one.columns))
+                others[of_side] = one.columns[places.astype(np.int64)]
+            return firsts, others
+        ones, sizes = (
+            np.zeros(len(drawn), np.int64),
+            [s.rows.size * s.columns.size for s in self.sides],
+        )
+        numbers, start = (drawn % np.uint64(sum(sizes))).astype(np.int64), 0
+        for one, size in zip(self.sides, sizes, strict=True):
+            of_side = (numbers >= start) & (numbers < start + size)
+            row, column = np.divmod(numbers[of_side] - start, len(one.columns))
+            ones[of_side], others[of_side] = one.rows[row], one.columns[column]
+            start += size
+        return ones, others
 
     def _is_edge(self, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return whether pairs have an edge, or are one node."""
@@ -117,9 +186,11 @@ class NonEdges:
 
     def _found(self, one: int, number: int) -> tuple[int, int]:
         """Return a pair of a node that has nearly all edges; of the next that has not all."""
-        for node in (np.arange(self._nodes) + one) % self._nodes:
+        rows = np.concatenate([of_side.rows for of_side in self.sides])
+        for node in np.roll(rows, -int(np.flatnonzero(rows == one)[0])):
             taken = np.append(self.ends_of(np.array([node]))[1], node)
-            free = np.setdiff1d(np.arange(self._columns), taken)
+            (columns,) = (s.columns for s in self.sides if node in s.rows)
+            free = np.setdiff1d(columns, taken)
             if len(free):
                 return int(node), int(free[number % len(free)])
         raise AssertionError("check() comes first")

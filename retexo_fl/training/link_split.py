@@ -4,13 +4,15 @@ What an edge is for follows from the seed and the hashes of its two nodes' keys,
 of its two clients counts it. Neither depends on how nodes are split over clients, and clients need
 not talk about it.
 
+Of a graph with types the edges of one relation are learned; all others are read.
+
 Symbols: N inner nodes, B slots (boundary nodes), e stored edges, n pairs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, Self
@@ -21,7 +23,10 @@ from retexo_fl.config import RunConfig
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.splits import parse_shares
 from retexo_fl.layers.dropout import splitmix
-from retexo_fl.training.link_negatives import NonEdges
+from retexo_fl.relations import Relation
+from retexo_fl.training.link_negatives import NonEdges, Sides
+from retexo_fl.training.model_checks import predicted_relation
+from retexo_fl.training.recipe import objective_of
 
 #: Uses of edges, by number; an edge of none of them is read by layers, and not predicted.
 USES: Final = ("train", "validation", "test")
@@ -33,6 +38,9 @@ _DRAW_BITS: Final = 63
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairs:
     """Edges that a client counts: of its inner edges, and of half of those to other clients.
+
+    Where nodes rank others, held-out edges are counted by those: by sources of a relation of two
+    types; else at both ends.
 
     Attributes:
         first: (n,) int64 inner nodes.
@@ -56,6 +64,21 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ranking:
+    """What some nodes rank.
+
+    Attributes:
+        nodes: (R,) int64 inner nodes.
+        others: (M,) int64 of the N + B.
+        labels: (R, M) int64: 1 of an edge that is judged, -1 of what is no candidate, else 0.
+    """
+
+    nodes: np.ndarray
+    others: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkSplit:
     """The edges of one client's part by use.
 
@@ -74,33 +97,81 @@ class LinkSplit:
     unseen: NonEdges
 
     @classmethod
-    def of(cls, part: GraphPartition, *, split: str, seed: int) -> Self:
+    def of(
+        cls,
+        part: GraphPartition,
+        *,
+        split: str,
+        seed: int,
+        predicted: int | None = None,
+        ranks_nodes: bool = False,
+    ) -> Self:
         """Split the edges of a part.
 
         Args:
             part: With all edges.
             split: ``random:TRAIN/VAL/TEST``, shares of the edges; they hold on average.
             seed: Of the run.
+            predicted: Relation whose edges are learned, a number; None of a graph without types.
+            ranks_nodes: Held-out edges are judged by how nodes rank others.
         """
-        rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
-        indices = np.asarray(part.indices, np.int64)
+        learned = _Learned.of(part, predicted)
+        rows, indices = learned.rows, learned.indices
         keys, is_ours = _edge_keys(part, rows, indices, seed)
         shares = parse_shares(split, split.partition(":")[2])
         ends = np.array([int(total * 2**_DRAW_BITS) for total in accumulate(shares)], np.uint64)
         uses = np.searchsorted(ends, _drawn(keys, seed, "use") >> np.uint64(1), side="right")
         pairs = {}
         for number, use in enumerate(USES):
-            counted = is_ours & (uses == number)
+            counts = learned.begins if ranks_nodes and use != "train" else is_ours
+            counted = counts & learned.is_edge & (uses == number)
             pairs[use] = Pairs(first=rows[counted], second=indices[counted], keys=keys[counted])
         is_read = (uses == USES.index("train")) | (uses == len(USES))
-        columns = part.num_inner + part.num_boundary
-        codes = rows * columns + indices
         return cls(
-            part=_with_edges(part, is_read),
+            part=learned.without(~is_read),
             pairs=pairs,
-            known=NonEdges(part.num_inner, columns, codes),
-            unseen=NonEdges(part.num_inner, columns, codes[is_read]),
+            known=learned.non_edges(),
+            unseen=learned.non_edges(is_read),
         )
+
+    @classmethod
+    def asked(cls, part: GraphPartition, config: RunConfig) -> Self:
+        """Split the edges of a part as a run asks for.
+
+        Raises:
+            ConfigurationError: As :func:`.predicted_relation`.
+        """
+        return cls.of(
+            part,
+            split=config.split_name,
+            seed=config.seed,
+            predicted=predicted_relation(config, part.relations),
+            ranks_nodes=objective_of(config).ranks_nodes,
+        )
+
+    def rankings(self, use: str, most_values: int) -> Iterator[Ranking]:
+        """Yield what nodes rank by their edges of a use, of so many values at once.
+
+        Candidates are what a node has no edge of another use to, and what it is not.
+        """
+        pairs, known = self.pairs[use], self.known
+        order = np.lexsort((pairs.second, pairs.first))
+        first, second = pairs.first[order], pairs.second[order]
+        for side in known.ranking:
+            place = np.full(known.num_columns, -1)
+            place[side.columns] = np.arange(len(side.columns))
+            nodes = np.intersect1d(first, side.rows)
+            height = max(1, most_values // max(1, len(side.columns)))
+            for start in range(0, len(nodes), height):
+                some = nodes[start : start + height]
+                labels = np.zeros((len(some), len(side.columns)), dtype=np.int64)
+                rows, ends = known.ends_of(some)
+                labels[rows, place[ends]] = -1
+                own = place[some]
+                labels[np.flatnonzero(own >= 0), own[own >= 0]] = -1
+                held = slice(*np.searchsorted(first, [some[0], some[-1] + 1]))
+                labels[np.searchsorted(some, first[held]), place[second[held]]] = 1
+                yield Ranking(nodes=some, others=side.columns, labels=labels)
 
     def only(self, uses: frozenset[str]) -> Self:
         """Return the same without the pairs of other uses."""
@@ -108,14 +179,98 @@ class LinkSplit:
         return replace(self, pairs=kept)
 
     @classmethod
-    def whole(cls, part: GraphPartition) -> Self:
+    def whole(cls, part: GraphPartition, predicted: int | None = None) -> Self:
         """Hold no edge out: layers read them all, and none is counted."""
-        rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
-        columns = part.num_inner + part.num_boundary
-        codes = rows * columns + np.asarray(part.indices, np.int64)
-        none, known = np.zeros(0, np.int64), NonEdges(part.num_inner, columns, codes)
+        none, known = np.zeros(0, np.int64), _Learned.of(part, predicted).non_edges()
         pairs = Pairs(first=none, second=none, keys=none.astype(np.uint64))
         return cls(part=part, pairs=dict.fromkeys(USES, pairs), known=known, unseen=known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Learned:
+    """Of a part, the edges that are learned.
+
+    Attributes:
+        part: It.
+        relation: Theirs; None of a graph without types.
+        channels: Of the relation; empty without one.
+        rows: (e,) int64 inner node of each stored edge.
+        indices: (e,) int64 its other end.
+        is_edge: (e,) whether there is one of the relation.
+    """
+
+    part: GraphPartition
+    relation: Relation | None
+    channels: tuple[int, ...]
+    rows: np.ndarray
+    indices: np.ndarray
+    is_edge: np.ndarray
+
+    @classmethod
+    def of(cls, part: GraphPartition, predicted: int | None) -> Self:
+        relations, channels = part.relations, tuple[int, ...]()
+        is_edge = np.ones(len(part.indices), dtype=bool)
+        if relations is not None and predicted is not None:
+            channels = (predicted, relations.num_channels - 1 - predicted)
+            assert part.edge_values.weights is not None
+            is_edge = (np.asarray(part.edge_values.weights)[:, channels] != 0).any(axis=1)
+        return cls(
+            part=part,
+            relation=None
+            if relations is None or not channels
+            else relations.relations[channels[0]],
+            channels=channels,
+            rows=np.repeat(np.arange(part.num_inner), np.diff(part.indptr)),
+            indices=np.asarray(part.indices, np.int64),
+            is_edge=is_edge,
+        )
+
+    @property
+    def begins(self) -> np.ndarray:
+        """(e,) whether the inner node is one that ranks others by its edges."""
+        one, kinds = self.relation, self.part.kinds
+        if one is None or kinds is None:
+            return np.ones(len(self.rows), dtype=bool)
+        found: np.ndarray = (kinds == one.source)[self.rows]
+        return found
+
+    def non_edges(self, some: np.ndarray | None = None) -> NonEdges:
+        """Return the pairs without an edge, or without one of some of the (e,)."""
+        part, kept = self.part, self.is_edge if some is None else self.is_edge & some
+        columns = part.num_inner + part.num_boundary
+        codes = self.rows[kept] * columns + self.indices[kept]
+        return NonEdges(part.num_inner, columns, codes, self._sides())
+
+    def _sides(self) -> tuple[Sides, ...] | None:
+        one, own, foreign = self.relation, self.part.kinds, self.part.boundary_kinds
+        if one is None or own is None or foreign is None:
+            return None
+        everyone = np.concatenate((own, foreign))
+        ends = {one.source: one.target, one.target: one.source}
+        return tuple(
+            Sides(
+                rows=np.flatnonzero(own == kind),
+                columns=np.flatnonzero(everyone == other),
+                ranks=kind == one.source,
+            )
+            for kind, other in ends.items()
+        )
+
+    def without(self, held: np.ndarray) -> GraphPartition:
+        """Return the part without some of the (e,) edges, as far as they are of the relation."""
+        values, left = self.part.edge_values, ~(self.is_edge & held)
+        if self.channels:
+            assert values.weights is not None
+            weights = np.array(values.weights)
+            weights[np.ix_(~left, self.channels)] = 0
+            left |= (weights != 0).any(axis=1)
+            values = replace(values, weights=weights)
+        return replace(
+            self.part,
+            indptr=np.concatenate(([0], np.cumsum(left)))[np.asarray(self.part.indptr)],
+            indices=np.asarray(self.part.indices)[left],
+            edge_values=values.taken(left),
+        )
 
 
 def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
@@ -125,7 +280,7 @@ def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
     """
     counts = {"nodes": part.num_inner}
     if not config.goal.splits_nodes:
-        split = LinkSplit.of(part, split=config.split_name, seed=config.seed)
+        split = LinkSplit.asked(part, config)
         return counts | {use: len(pairs) for use, pairs in split.pairs.items()}
     masks = (part.train_mask, part.val_mask, part.test_mask)
     return counts | {use: int(mask.sum()) for use, mask in zip(USES, masks, strict=True)}
@@ -150,13 +305,3 @@ def _drawn(keys: np.ndarray, seed: int, purpose: str) -> np.ndarray:
     """Return a uint64 for each of (n,) keys."""
     digest = hashlib.blake2b(f"{seed}/links/{purpose}".encode(), digest_size=8).digest()
     return splitmix(keys ^ np.frombuffer(digest, dtype="<u8"))
-
-
-def _with_edges(part: GraphPartition, kept: np.ndarray) -> GraphPartition:
-    """Return a part with some of its (e,) edges, and all of its boundary nodes."""
-    return replace(
-        part,
-        indptr=np.concatenate(([0], np.cumsum(kept)))[np.asarray(part.indptr)],
-        indices=np.asarray(part.indices)[kept],
-        edge_values=part.edge_values.taken(kept),
-    )

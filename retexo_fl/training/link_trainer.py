@@ -13,18 +13,21 @@ is RETEXO's (Kolluri et al.), section 3.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array, vstack
 
-from retexo_fl.layers.base import RowBatch, Rows, StageInput, compact_rows, select_rows
+from retexo_fl.layers.aggregate import AggregatedLayer, CrossedRows
+from retexo_fl.layers.base import Rows, StageInput, compact_rows
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.judging import NOTHING
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.linear_step import all_finite
 from retexo_fl.training.link_split import LinkSplit, Pairs
+from retexo_fl.training.metrics import metric_sums
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.training.tally import PassSums, Tally, tally
@@ -34,6 +37,8 @@ from retexo_fl.transfers import borrowed
 _PAIRS_PER_BATCH: Final = 2**17
 #: Values that are held at once where all pairs are scored.
 _SCORES_PER_BATCH: Final = 2**24
+#: Of each pair that is ranked: its score, the same in order, and its label.
+_VALUES_OF_RANKING: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +90,15 @@ class LinkTrainer(StageTrainer):
         self._flat = FlatParameters(self._model)
         self._flat.release()
         self.num_weights = self._flat.size
-        self._dtype = inputs.dtype
-        width = shape.link_width(stage - 1)
-        self._rows = compact_rows(_stacked(inputs.own, inputs.received, width), self._dtype)
+        layer = self._model.layer
+        width = layer.crossing_width(layer.shape) or 0
         self._hashes = np.concatenate([inputs.own_hashes, inputs.slot_hashes])
+        self._crossed = CrossedRows(
+            rows=compact_rows(_stacked(inputs.own, inputs.received, width), inputs.dtype),
+            hashes=self._hashes,
+            kinds=inputs.kinds,
+            dtype=inputs.dtype,
+        )
         self._judged: dict[str, _Drawn] = {}
 
     @torch.no_grad()
@@ -96,22 +106,43 @@ class LinkTrainer(StageTrainer):
         """Judge the edges of a use against pairs without one, without dropout."""
         if which not in self._judged:
             self._judged[which] = self._judged_pairs(which)
-        drawn = self._judged[which]
+        drawn, recipe = self._judged[which], self._recipe
         rows, places = self._embeddings(weights, drawn.used), range(0, len(drawn.labels))
+        if recipe.ranks_nodes:
+            recipe = replace(recipe, metric=None)
         # A group of pairs, an edge and those beside it, is not parted.
-        group = 1 + self._recipe.judged_beside
+        group = 1 + recipe.judged_beside
         step = max(1, _PAIRS_PER_BATCH // group) * group
         total = Tally()
         for start in places[::step]:
             some = slice(start, start + step)
             scores = self._model.score(rows[drawn.first[some]], rows[drawn.second[some]])
-            total += tally(scores[:, None], drawn.labels[some], self._recipe, which)
+            total += tally(scores[:, None], drawn.labels[some], recipe, which)
+        if recipe is not self._recipe:
+            total += Tally(metric_sums=self._ranked(weights, which))
         self._flat.release()
         return total
+
+    def _ranked(self, weights: np.ndarray, which: str) -> np.ndarray:
+        """Return the metric's sums over nodes with edges of a use; the parameters stay bound."""
+        rows = self._embeddings(weights, np.arange(len(self._hashes)))
+        metric, found = self._recipe.metric, NOTHING
+        assert metric is not None
+        for one in self._split.rankings(which, self._most_scores(rows) // _VALUES_OF_RANKING):
+            scores = self._model.score_all(rows[one.nodes], rows[one.others])
+            sums = metric_sums(metric, scores, torch.from_numpy(one.labels))
+            found = found + sums if found.size else sums
+        return found
+
+    def _most_scores(self, rows: torch.Tensor) -> int:
+        """Return of how many pairs scores are computed at once."""
+        return _SCORES_PER_BATCH // (rows.shape[1] if self._model.scores_by_mlp else 1)
 
     @torch.no_grad()
     def suggested(self, weights: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
         """Find the pairs of each own node that are likeliest to have an edge, and have none.
+
+        Of a relation of two types, of its sources alone.
 
         Args:
             weights: (P,).
@@ -121,21 +152,30 @@ class LinkTrainer(StageTrainer):
             (n,) int64 inner nodes, ascending; (n,) int64 other ends, of the N + B, the likeliest
             first; (n,) their logits.
         """
-        nodes, known = self._split.part.num_inner, self._split.known
+        known = self._split.known
         rows = self._embeddings(weights, np.arange(len(self._hashes)))
-        width = len(rows) * (rows.shape[1] if self._model.scores_by_mlp else 1)
-        height = max(1, _SCORES_PER_BATCH // width)
         found = []
-        for start in range(0, nodes, height):
-            own = np.arange(start, min(nodes, start + height))
-            scores = self._model.score_all(rows[own[0] : own[-1] + 1], rows)
-            places, ends = known.ends_of(own)
-            scores[np.concatenate([places, own - start]), np.concatenate([ends, own])] = -torch.inf
-            best = scores.topk(min(most, len(rows)), dim=1)
-            kept = (best.values > -torch.inf).numpy()
-            first = np.broadcast_to(own[:, None], kept.shape)[kept]
-            found.append((first, best.indices.numpy()[kept], best.values.numpy()[kept]))
+        for side in known.ranking:
+            others = rows if len(side.columns) == len(rows) else rows[side.columns]
+            place = np.full(known.num_columns, -1)
+            place[side.columns] = np.arange(len(side.columns))
+            height = max(1, self._most_scores(rows) // len(side.columns))
+            for start in range(0, len(side.rows), height):
+                own = side.rows[start : start + height]
+                scores = self._model.score_all(rows[own], others)
+                taken, ends = known.ends_of(own)
+                scores[taken, place[ends]] = -torch.inf
+                itself = place[own]
+                scores[np.flatnonzero(itself >= 0), itself[itself >= 0]] = -torch.inf
+                best = scores.topk(min(most, len(others)), dim=1)
+                kept = (best.values > -torch.inf).numpy()
+                first = np.broadcast_to(own[:, None], kept.shape)[kept]
+                second = side.columns[best.indices.numpy()[kept]]
+                found.append((first, second, best.values.numpy()[kept]))
         self._flat.release()
+        if not found:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, rows.new_zeros(0).numpy()
         return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
     def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
@@ -171,9 +211,10 @@ class LinkTrainer(StageTrainer):
         self._flat.bind_tensor(borrowed(weights))
         return self._model.classify(self._batch(used), None)
 
-    def _batch(self, used: np.ndarray) -> RowBatch:
-        rows = select_rows(self._rows, used, self._dtype)
-        return RowBatch(rows=rows, hashes=self._hashes[used])
+    def _batch(self, used: np.ndarray) -> object:
+        layer = self._model.layer
+        assert isinstance(layer, AggregatedLayer)
+        return layer.crossed_batch(self._crossed, used)
 
 
 def _joined(pairs: Pairs, first: np.ndarray, second: np.ndarray) -> _Drawn:

@@ -403,6 +403,96 @@ class MeanReciprocalRank(Metric):
         return 2
 
 
+class NodeRanking(Metric):
+    """Base of metrics of how nodes rank those that they may have an edge to, each by itself.
+
+    A node with held-out edges ranks all candidates: those that it has no other edge to. Of a
+    relation of two types its sources rank, as users do items. Equal scores rank by half: the mean
+    of the best and the worst rank.
+    """
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the sum over nodes and their number.
+
+        Args:
+            logits: (R, M) of R nodes and M others.
+            labels: (R, M) int64: 1 of a held-out edge, of which each node has one at least, 0 of
+                another candidate, -1 of what is none.
+        """
+        rows, columns = torch.nonzero(labels == 1, as_tuple=True)
+        counts = torch.bincount(rows, minlength=len(logits))
+        place = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+        held = logits.new_zeros(len(logits), max([1, *counts.tolist()]))
+        held[rows, place] = logits[rows, columns]
+        ordered = logits.masked_fill(labels < 0, -torch.inf).sort(dim=1).values
+        above = logits.shape[1] - torch.searchsorted(ordered, held, right=True)
+        as_high = logits.shape[1] - torch.searchsorted(ordered, held)
+        # One of those that are as high is the edge itself.
+        ranks = (above + as_high + 1).double() / 2
+        known = torch.arange(held.shape[1]) < counts[:, None]
+        of_nodes = self.of_ranks(ranks, known)
+        return torch.stack([of_nodes.sum(), of_nodes.new_tensor(float(len(of_nodes)))])
+
+    @abstractmethod
+    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """Return (R,) float64 of nodes: of (R, P) ranks from 1, as far as they are known."""
+
+    def value(self, totals: np.ndarray) -> float | None:
+        """See :class:`Metric`."""
+        return float(totals[0] / totals[1]) if totals[1] else None
+
+    def length(self, outputs: int) -> int:
+        """See :class:`Metric`."""
+        del outputs
+        return 2
+
+
+class NodeHits(NodeRanking):
+    """The share of nodes that rank one of their held-out edges among the first K candidates.
+
+    Args:
+        most: K.
+    """
+
+    counts = True
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """See :class:`NodeRanking`."""
+        return ((ranks <= self._most) & known).any(dim=1).double()
+
+
+class NodeNdcg(NodeRanking):
+    """The mean over nodes of the discounted gain of the first K, beside that of the best order.
+
+    Args:
+        most: K.
+
+    Source: Järvelin and Kekäläinen, TOIS 2002, with gains of 0 and 1 and log2(1 + rank).
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """See :class:`NodeRanking`."""
+        best = torch.arange(1, ranks.shape[1] + 1, dtype=torch.float64).expand_as(ranks)
+        return self._gain(ranks, known) / self._gain(best, known)
+
+    def _gain(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        return (1 / torch.log2(1 + ranks)).masked_fill(~known | (ranks > self._most), 0).sum(dim=1)
+
+
+class NodeMrr(NodeRanking):
+    """The mean over nodes of 1 / rank of the first of their held-out edges among candidates."""
+
+    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """See :class:`NodeRanking`."""
+        return 1 / ranks.masked_fill(~known, torch.inf).amin(dim=1)
+
+
 def pairs_beside(metric: Metric | None) -> int:
     """Return how many pairs without an edge each held-out edge is judged beside."""
     return MRR_PAIRS if isinstance(metric, MeanReciprocalRank) else 1
@@ -482,6 +572,7 @@ _NAMED: Final[Mapping[str, Callable[[], Metric]]] = MappingProxyType(
         "macro-f1": MacroF1,
         "log-loss": LogLoss,
         "mrr": MeanReciprocalRank,
+        "node-mrr": NodeMrr,
     }
 )
 _ERRORS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
@@ -490,7 +581,10 @@ _ERRORS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
 _RANKINGS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
     {"roc-auc": RocAuc, "average-precision": AveragePrecision}
 )
-#: By what stands before a number: of a class, or of pairs.
+#: By what stands before a number: of a class, of pairs, or of candidates.
 _COUNTED: Final[Mapping[str, Callable[[int], Metric]]] = MappingProxyType(
-    {"f1": F1, "recall": Recall, "precision": Precision, "hits": Hits}
+    {
+        **{"f1": F1, "recall": Recall, "precision": Precision},
+        **{"hits": Hits, "node-hits": NodeHits, "node-ndcg": NodeNdcg},
+    }
 )

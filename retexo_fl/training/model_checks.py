@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from retexo_fl.config import RunConfig
@@ -20,8 +21,19 @@ def takes_types(model: str, *, has_types: bool) -> bool:
     return directions == "any" or has_types == (directions == "typed")
 
 
-def relations_read(config: RunConfig, relations: Relations | None, inputs: int) -> Relations | None:
-    """Return the relations of a graph where the model reads them, and all that is asked for can."""
+def relations_read(
+    config: RunConfig, relations: Relations | None, inputs: int
+) -> tuple[Relations | None, int | None]:
+    """Return the relations of a graph where the model reads them, and all that is asked for can.
+
+    Where edges are learned they are without the type of labels, which nobody reads.
+
+    Returns:
+        Relations; the one whose edges are learned, a number. None and None without types.
+
+    Raises:
+        ConfigurationError: Types, or what is asked for, do not go with the model.
+    """
     if not takes_types(config.model, has_types=relations is not None):
         has, expected = ("types", OVER_TYPES) if relations else ("no types", "sage")
         raise ConfigurationError(
@@ -29,7 +41,7 @@ def relations_read(config: RunConfig, relations: Relations | None, inputs: int) 
             f"{expected}"
         )
     if relations is None:
-        return None
+        return None, predicted_relation(config, None)
     if relations.num_features != inputs:
         raise ConfigurationError(
             f"relations: types have {relations.num_features} columns; expected {inputs}"
@@ -38,7 +50,52 @@ def relations_read(config: RunConfig, relations: Relations | None, inputs: int) 
         raise ConfigurationError(
             f"sampler: {config.sampler} does not go with nodes of several types yet; expected none"
         )
-    return relations
+    if not config.goal.splits_nodes:
+        return replace(relations, labelled=None), predicted_relation(config, relations)
+    if relations.labelled is None:
+        raise ConfigurationError(
+            "labels: no type of nodes has any; expected labels of one type, or task links"
+        )
+    return relations, None
+
+
+def predicted_relation(config: RunConfig, relations: Relations | None) -> int | None:
+    """Return the relation whose edges are learned, a number; None where that is not of types.
+
+    Raises:
+        ConfigurationError: It is not there, is one of several, or its edges have directions.
+    """
+    asked = config.relation
+    if relations is None:
+        if asked:
+            raise ConfigurationError(
+                f"relation: {asked[:60]!r} does not go with a graph whose nodes have no types; "
+                "expected no value"
+            )
+        return None
+    if config.goal.splits_nodes:
+        return None
+    names = [one.name for one in relations.relations]
+    full = [
+        f"{relations.types[one.source]}/{one.name}/{relations.types[one.target]}"
+        for one in relations.relations
+    ]
+    found = [
+        place for place, both in enumerate(zip(names, full, strict=True)) if asked in {"", *both}
+    ]
+    if len(found) != 1:
+        told = [name if names.count(name) == 1 else f for name, f in zip(names, full, strict=True)]
+        raise ConfigurationError(
+            f"relation: got {asked[:60]!r}; expected the one whose edges are to be learned: "
+            f"{', '.join(told)}"
+        )
+    one = relations.relations[found[0]]
+    if one.source == one.target and not one.symmetric:
+        raise ConfigurationError(
+            f"relation: edges of {one.name} have directions, which task links does not learn; "
+            "expected edges-are undirected"
+        )
+    return found[0]
 
 
 def check_basis_rows(config: RunConfig) -> None:

@@ -20,6 +20,7 @@ import torch
 from retexo_fl.config import GOALS, RunConfig, config_values
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import wire_codec
+from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
 from retexo_fl.training.judging import NUMBER_SUMS, confusion_length
@@ -39,7 +40,13 @@ from retexo_fl.training.losses import (
     make_label_loss,
     make_number_loss,
 )
-from retexo_fl.training.metrics import MeanReciprocalRank, Metric, make_metric, pairs_beside
+from retexo_fl.training.metrics import (
+    MeanReciprocalRank,
+    Metric,
+    NodeRanking,
+    make_metric,
+    pairs_beside,
+)
 
 _OPTIMIZERS: Final[dict[str, type[FlatAdam | FlatSgd]]] = {"adam": FlatAdam, "sgd": FlatSgd}
 
@@ -109,6 +116,11 @@ class Recipe:
     def ranks_beside_own_end(self) -> bool:
         """Whether these begin with the edge's own end, not with any node."""
         return isinstance(self.metric, MeanReciprocalRank)
+
+    @property
+    def ranks_nodes(self) -> bool:
+        """Whether held-out edges are judged by how nodes rank all others (task ``links``)."""
+        return isinstance(self.metric, NodeRanking)
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return (R, C) outputs in the units of labels: those of classes and labels as they are."""
@@ -226,6 +238,11 @@ class Objective(ABC):
         """Return the F1 of all classes' counts together; None where it is not accuracy."""
         del accuracy
         return None
+
+    @property
+    def ranks_nodes(self) -> bool:
+        """Whether held-out edges are judged by how nodes rank all others."""
+        return False
 
     def group_size(self, use: str) -> int:
         """Return how many examples are counted for each node, or edge, of a use."""
@@ -354,6 +371,11 @@ class _Links(_Labels):
             negatives=config.negatives,
         )
 
+    @property
+    def ranks_nodes(self) -> bool:
+        """See :class:`Objective`."""
+        return isinstance(self.metric(), NodeRanking)
+
     def group_size(self, use: str) -> int:
         """Return how many pairs are counted for each edge: with those without one."""
         return 1 + (self.negatives if use == "train" else pairs_beside(self.metric()))
@@ -361,11 +383,12 @@ class _Links(_Labels):
     def check_model(self, model: str) -> None:
         """Refuse a layer whose sums not both ends of an edge could know."""
         layer = layer_class(model)
-        if layer.fixed_width(1) is None or layer.directions == "directed":
+        crosses = layer.crossing_width(LayerShape(inputs=1, outputs=1, hidden=1)) is not None
+        if not crosses or layer.directions == "directed":
             raise ConfigurationError(
                 f"task: links does not go with model {model}, which makes no fixed sums over "
                 "neighbours that both ends of an edge could know; expected classes, or a model as "
-                "gcn, sage, gin"
+                "gcn, sage, gin, or rel-sage"
             )
 
 

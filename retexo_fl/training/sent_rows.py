@@ -39,12 +39,12 @@ def rows_read(part: GraphPartition, rows: Features, *, layers: int) -> Features:
     Args:
         part: The client's; without types all are read.
         rows: As the first of some layers reads them.
-        layers: How many, of the model.
+        layers: How many, of the model; 0 where edges are learned, for which all rows cross.
     """
     kinds = part.kinds
     if part.relations is None or kinds is None:
         return rows
-    is_read = np.isin(kinds, part.relations.read_within(layers - 1))
+    is_read = np.isin(kinds, relations.read_within(relations.with_labels, layers - 1))
     if is_read.all():
         return rows
     kept = _multiplied(rows, is_read.astype(rows.dtype))

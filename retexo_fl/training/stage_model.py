@@ -71,6 +71,7 @@ class ModelShape:
         wants_floor: A model of the same rows that is solved for is compared with the trained one.
         edge_features: A, attributes of each edge; 0 for layers that read none.
         relations: Types of nodes and relations, of a model that reads them; None of others.
+        predicted: Of these the relation whose edges are learned, a number; None of others.
         made_columns: Features made of edges (:mod:`.columns`) by ``column_steps``; 0 of others.
         num_bases: Matrices that relations share; 0: each has one of its own.
         is_weightless: No layer has weights: rows of C values come in, and go on.
@@ -97,6 +98,7 @@ class ModelShape:
     edge_features: int = 0
     relations: Relations | None = None
     num_bases: int = 0
+    predicted: int | None = None
     is_weightless: bool = False
     link_head: str = ""
     made_columns: int = 0
@@ -123,7 +125,7 @@ class ModelShape:
         objective = objective_of(config)
         objective.check_model(config.model)
         algorithm = config.traits
-        relations = relations_read(config, relations, inputs)
+        relations, predicted = relations_read(config, relations, inputs)
         is_weightless = not algorithm.trains
         makes_columns = is_structural and config.structure == "columns" and algorithm.trains
         if is_weightless:
@@ -162,6 +164,7 @@ class ModelShape:
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             relations=relations,
             num_bases=config.num_bases,
+            predicted=predicted,
             is_weightless=is_weightless,
             link_head=objective.link_head,
             made_columns=config.structure_columns if makes_columns else 0,
@@ -256,10 +259,6 @@ class ModelShape:
         """Return the width of the rows that the last layer's trained part reads, if it is fixed."""
         return layer_class(self.model).fixed_width(self.input_width(self.layers - 1)) or 0
 
-    def link_width(self, layer: int) -> int:
-        """Return the width of what a layer reads of a node, which links are trained on."""
-        return layer_class(self.model).fixed_width(self.input_width(layer)) or 0
-
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""
         if stage in self.column_stages:
@@ -275,8 +274,8 @@ class ModelShape:
 
     def _layer_input_width(self, stage: int) -> int | None:
         """Return the width of what the layer before a stage reads, where that is sent."""
-        layer = layer_class(self.model)
-        width = layer.fixed_width(self.input_width(stage - 1))
+        layer, before = layer_class(self.model), self.layer_shape(stage - 1)
+        width = layer.crossing_width(before) if self.link_head else layer.fixed_width(before.inputs)
         if not (self.sends_layer_inputs or self.link_head) or width is None:
             return None
         # A factor that the sender multiplies with goes along.
@@ -297,10 +296,9 @@ class ModelShape:
             hidden=self.hidden,
             heads=self.heads,
             edge_features=self.edge_features,
-            typed=None
-            if self.relations is None
-            else TypedStage(
-                relations=self.relations,
+            typed=TypedStage.of(
+                self.relations,
+                self.predicted,
                 reads_features=stage == 0 and not self.features_before_basis,
                 hops=self.layers - 1 - stage,
                 trains_all=not self.heads_between,

@@ -52,7 +52,7 @@ REFUSED: dict[tuple[str, str], str] = {
     ("typed", "one-shot"): "solver: ridge does not go with model rel-",
     ("typed", "propagation"): "algorithm: propagation does not go with model 'rel-",
     ("typed", "neighbour"): "sampler: neighbour does not go with nodes of several types",
-    ("typed", "links"): "task links does not go with types of nodes",
+    ("typed", "links"): "relation: got ''; expected the one whose edges are to be learned: owns,",
     ("columns", "drop of peers"): "missing-peers: drop does not go with structure columns",
 }
 

@@ -108,6 +108,8 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "partitioner": Tried("louvain", LEAN),
         "split": Tried("random:0.5/0.2/0.3", LEAN),
         "task": Tried("links", LEFT, {"split": None}),
+        # Of a graph with types.
+        "relation": Tried("bought", REFUSED, {"task": "links", "split": None}),
         "feature-normalisation": Tried("row", LEAN),
         "structure": Tried("degrees", LEAN),
         "structure-columns": Tried(32, LEAN),

@@ -33,19 +33,24 @@ def test_a_channel_is_its_partner_from_the_other_end() -> None:
     assert [channel.column for channel in BANK.into(0)] == [1, 5]
 
 
-def test_types_are_reached_from_the_labelled_one() -> None:
-    assert BANK.within(0) == (0,)
-    assert BANK.within(1) == (0, 1)
-    assert BANK.within(2) == BANK.within(9) == (0, 1, 2)
+def test_types_are_reached_from_those_with_a_loss() -> None:
+    assert BANK.with_loss(None) == (0,)
+    assert BANK.within((0,), 0) == (0,)
+    assert BANK.within((0,), 1) == (0, 1)
+    assert BANK.within((0,), 2) == BANK.within((0,), 9) == (0, 1, 2)
+    assert [BANK.with_loss(place) for place in range(3)] == [(0, 1), (0,), (1, 2)]
+    assert BANK.within((1, 2), 0) == (1, 2)
+    assert BANK.within((1, 2), 1) == (1, 2, 0)
+    assert replace(BANK, labelled=None).with_loss(None) == ()
     assert [BANK.columns(kind) for kind in range(3)] == [slice(0, 5), slice(5, 8), slice(8, 9)]
 
 
 def test_rows_of_types_that_nobody_reads_need_not_cross() -> None:
     # A device is read by customers, a shop by devices, a customer by both.
-    assert BANK.read_within(0) == (0, 1)
-    assert BANK.read_within(1) == (0, 1, 2)
+    assert BANK.read_within((0,), 0) == (0, 1)
+    assert BANK.read_within((0,), 1) == (0, 1, 2)
     alone = replace(BANK, relations=(Relation(0, "owns", 1), Relation(1, "stands", 2)))
-    assert alone.read_within(0) == (1,)
+    assert alone.read_within((0,), 0) == (1,)
 
 
 def test_keys_tell_types() -> None:

@@ -319,9 +319,10 @@ def _check_types(partition: GraphPartition, relations: Relations, checks: ArrayC
             f"got {partition.num_features} columns; expected {relations.num_features}, as the "
             "types have",
         )
-    labelled = partition.label_kind.labelled(partition.labels) & (own != relations.labelled)
+    labelled = partition.label_kind.labelled(partition.labels)
+    labelled &= ~np.isin(own, relations.with_loss(None))
     if labelled.any():
-        kind = relations.types[relations.labelled]
+        kind = "none" if relations.labelled is None else relations.types[relations.labelled]
         checks.fail("labels", f"row {np.argmax(labelled)} has one; expected them of type {kind}")
     weights = partition.edge_values.weights
     if weights is None:

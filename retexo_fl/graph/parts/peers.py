@@ -216,8 +216,8 @@ def _types_of(relations: Relations, widths: Sequence[int]) -> dict[str, Any]:
         }
         for one in relations.relations
     ]
-    labelled = relations.types[relations.labelled]
-    return {"types": types, "labelled": labelled, "relations": joined}
+    labelled = {"labelled": relations.types[kind] for kind in relations.with_labels}
+    return {"types": types, **labelled, "relations": joined}
 
 
 def read_peers(path: Path) -> Peers:
@@ -282,13 +282,14 @@ def _relations(path: Path, values: Mapping[str, Any]) -> tuple[Relations | None,
     for name, width in zip(names, widths, strict=True):
         if width < 0:
             _fail(path, f"types: {name}: features", width, "how many there are, 0 for none")
-    if values["labelled"] not in names:
-        _fail(path, "labelled", values["labelled"], f"one of the types {', '.join(names)}")
+    labelled = values.get("labelled")
+    if labelled is not None and labelled not in names:
+        _fail(path, "labelled", labelled, f"one of the types {', '.join(names)}")
     relations = Relations(
         types=tuple(names),
         widths=tuple(max(width, 1) for width in widths),
         relations=_joining(path, values, names),
-        labelled=names.index(values["labelled"]),
+        labelled=None if labelled is None else names.index(labelled),
     )
     if problem := next(relations.problems(), None):
         raise ConfigurationError(f"{path}: types: {problem}")
@@ -384,7 +385,7 @@ def _edges(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 def _check_keys(path: Path, values: Mapping[str, Any]) -> None:
     demanded = [key for key in _KEYS if key not in _OPTIONAL]
     if {*_OF_TYPES} & values.keys():
-        demanded = [*_OF_TYPES, *(key for key in demanded if key != "features")]
+        demanded = ["types", "relations", *(key for key in demanded if key != "features")]
     missing = [key for key in demanded if key not in values]
     if missing:
         raise ConfigurationError(f"{path}: {missing[0]}: missing; expected {', '.join(_KEYS)}")

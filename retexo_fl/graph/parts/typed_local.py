@@ -130,10 +130,11 @@ def _check_types(nodes: Mapping[str, NodeTable], peers: Peers, relations: Relati
                 f"{table.source}: nodes of type {name} have {counted(width, 'feature')}; expected "
                 f"{expected or 'none'}, as {peers.source} says"
             )
-        if table.is_labelled and kind != relations.labelled:
+        if table.is_labelled and kind not in relations.with_labels:
+            wanted = [f"them of type {relations.types[one]} alone" for one in relations.with_labels]
             raise TableError(
-                f"{table.source}: nodes of type {name} have labels; expected them of type "
-                f"{relations.types[relations.labelled]} alone, as {peers.source} says"
+                f"{table.source}: nodes of type {name} have labels; expected "
+                f"{''.join(wanted) or 'none'}, as {peers.source} says"
             )
 
 
@@ -154,7 +155,7 @@ def _joined_nodes(
     labels, masks, features = [], [], []
     for name, table in nodes.items():
         kind, count = relations.types.index(name), len(table.keys)
-        if kind == relations.labelled:
+        if kind in relations.with_labels:
             check_labels(table, peers)
             typed = replace(table, keys=keys_of_type(name, table.keys))
             labels.append(table.labels)
@@ -411,7 +412,7 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     assert relations is not None
     for key, paths in (("nodes", nodes), ("edges", edges), ("boundary", boundary)):
         check_names(key, paths)
-    labelled, read = relations.types[relations.labelled], []
+    labelled, read = next((relations.types[kind] for kind in relations.with_labels), None), []
     for path in nodes:
         of_path = of_types(path, columns, column)
         name, width = bare_name(path), None
@@ -441,7 +442,7 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     of_nodes = {
         name: _as_wide(table, name, peers, relations) for name, table in types_once(read).items()
     }
-    if unlabelled and labelled in of_nodes:
+    if unlabelled and labelled is not None and labelled in of_nodes:
         found = of_nodes[labelled].without_labels(peers.labels, peers.num_classes)
         of_nodes[labelled] = found
     return TypedTables(

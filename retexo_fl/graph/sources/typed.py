@@ -152,8 +152,13 @@ def typed_graph(
     )
     if problem := next(relations.problems(), None):
         checks.fail("types", problem)
-    owner = nodes[labelled]
-    own = slice(int(starts[labelled]), int(starts[labelled + 1]))
+    total = int(starts[-1])
+    labels, split, source = None, None, "labels"
+    if labelled is not None:
+        owner, own = nodes[labelled], slice(int(starts[labelled]), int(starts[labelled + 1]))
+        source = f"labels of {owner.name}"
+        labels = _labels(checks, owner, reading, own, total)
+        split = _spread_masks(checks, owner, own, total) if reading.masks else None
     given = EdgeListGraph(
         name=name,
         edges=np.concatenate([one.edges.ends for one in read], axis=1),
@@ -161,14 +166,14 @@ def typed_graph(
         edge_relations=np.repeat(np.arange(len(read)), [one.edges.ends.shape[1] for one in read]),
         relations=relations,
         features=_joined_features(features, counts),
-        labels=_labels(checks, owner, reading, own, int(starts[-1])),
+        labels=labels,
         kind=reading.labels,
         classes=reading.classes,
         num_classes=num_classes if reading.outputs is None else reading.outputs,
         node_keys=np.concatenate(
             [_keys(checks, one, count) for one, count in zip(nodes, counts, strict=True)]
         ),
-        split=_spread_masks(checks, owner, own, int(starts[-1])) if reading.masks else None,
+        split=split,
         attributes={
             one: np.repeat([*places], counts)
             if one == TYPE
@@ -180,7 +185,7 @@ def typed_graph(
     )
     if all(one.rows is not None for one in nodes):
         given = _as_they_stood(given, np.concatenate([one.rows for one in nodes]))
-    return Graph.build(given, ArrayNames(source=name, labels=f"labels of {owner.name}"))
+    return Graph.build(given, ArrayNames(source=name, labels=source))
 
 
 def _in_order_of_model(
@@ -213,7 +218,7 @@ def _as_they_stood(given: EdgeListGraph, rows: np.ndarray) -> EdgeListGraph:
         given,
         edges=np.argsort(order)[given.edges],
         features=given.features[order],
-        labels=given.labels[order],
+        labels=None if given.labels is None else given.labels[order],
         node_keys=given.node_keys[order],
         split=masks,
         attributes={name: values[order] for name, values in given.attributes.items()},
@@ -454,14 +459,15 @@ def _count(checks: ArrayChecks, one: TypedNodes, features: Features | None) -> i
     return count
 
 
-def _labelled(checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading) -> int:
-    """Return which type has labels."""
-    if not reading.labels.are_read and reading.outputs is None:
-        checks.fail("types", f"task {reading.labels.name} does not go with types of nodes yet")
+def _labelled(checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading) -> int | None:
+    """Return which type has labels; None where edges are learned."""
+    model = reading.relations
+    if not (reading.labels.are_read or reading.outputs) or (model and not model.with_labels):
+        return None
     found = [kind for kind, one in enumerate(nodes) if one.labels is not None]
-    if not found and (model := reading.relations) is not None:
-        name = model.types[model.labelled]
-        found = [kind for kind, one in enumerate(nodes) if one.name == name]
+    if not found and model is not None:
+        names = [model.types[kind] for kind in model.with_labels]
+        found = [kind for kind, one in enumerate(nodes) if one.name in names]
     if len(found) != 1:
         has = ", ".join(nodes[kind].name for kind in found) or "no type"
         checks.fail("labels", f"{has} has them; expected one type with labels")

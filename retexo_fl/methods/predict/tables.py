@@ -11,7 +11,7 @@ from retexo_fl.client.api import PredictAnswer, SparseSums
 from retexo_fl.errors import LocalProtocolError, TrainingDiverged
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.predict.files import LinkPredictions, Predictions
-from retexo_fl.relations import keys_in_table
+from retexo_fl.relations import keys_in_tables
 from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.metrics import metric_sums
@@ -47,8 +47,8 @@ def predict_nodes(
         )
     keys, relations = np.asarray(partition.node_keys), partition.relations
     if relations is not None:
-        rows = np.flatnonzero(relations.kinds(keys) == relations.labelled)
-        keys = keys_in_table(relations.types[relations.labelled], keys[rows])
+        rows = np.flatnonzero(np.isin(relations.kinds(keys), relations.with_labels))
+        keys = keys_in_tables(relations, keys[rows])
         outputs = outputs[torch.from_numpy(rows)]
     match partition.task:
         case "regression":
@@ -73,7 +73,7 @@ def predict_nodes(
 def predict_links(
     partition: GraphPartition, first: np.ndarray, second: np.ndarray, logits: np.ndarray
 ) -> LinkPredictions:
-    """Return the likeliest links as they are written down.
+    """Return the likeliest links as they are written down; with types by the keys of their tables.
 
     Args:
         partition: The client's part.
@@ -92,6 +92,8 @@ def predict_links(
     keys = np.concatenate(
         [partition.node_keys.astype(widest), partition.boundary_keys.astype(widest)]
     )
+    if partition.relations is not None:
+        keys = keys_in_tables(partition.relations, keys)
     shares = torch.sigmoid(torch.from_numpy(logits)).numpy()
     return LinkPredictions(keys=keys[first], others=keys[second], shares=shares)
 

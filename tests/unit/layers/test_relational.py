@@ -45,7 +45,10 @@ def layer_of(
     **stage: Any,
 ) -> Layer:
     assert relations is not None
-    keys: dict[str, Any] = {"reads_features": False, "hops": 2, "trains_all": True} | stage
+    keys: dict[str, Any] = {
+        **{"with_loss": relations.with_loss(None), "reads_features": False},
+        **{"hops": 2, "trains_all": True, **stage},
+    }
     inputs = relations.num_features if keys["reads_features"] else WIDTH
     layer = kind(
         LayerShape(
@@ -192,7 +195,8 @@ def test_a_basis_is_of_own_rows_and_all_means_of_the_labelled_type(part: GraphPa
     assert inputs.edge_weights is not None
     expected = rows.copy()
     sources = np.asarray(part.indices)
-    for channel in relations.into(relations.labelled):
+    (labelled,) = relations.with_loss(None)
+    for channel in relations.into(labelled):
         for node in range(part.num_inner):
             some = slice(part.indptr[node], part.indptr[node + 1])
             there = sources[some][inputs.edge_weights[some, channel.column] != 0]

@@ -29,6 +29,7 @@ from retexo_fl.training.label_facts import uses_of
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
 from retexo_fl.training.link_trainer import LinkTrainer
+from retexo_fl.training.model_checks import predicted_relation
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.stage_model import num_weights
 
@@ -98,9 +99,10 @@ class LinkClient(LazyClient):
     def __init__(self, partition: GraphPartition, config: RunConfig, **kept: Any) -> None:
         super().__init__(partition, config, **kept)
         if self._predictions is None:
-            split = LinkSplit.of(self.part.graph, split=config.split_name, seed=config.seed)
+            split = LinkSplit.asked(self.part.graph, config)
         else:
-            split = LinkSplit.whole(self.part.graph)
+            predicted = predicted_relation(config, self.part.graph.relations)
+            split = LinkSplit.whole(self.part.graph, predicted)
         self._links = split
         self.part = LinkPart(self.part, split, config)
         assert isinstance(self.crossing, LinkCrossing)
@@ -120,11 +122,11 @@ class LinkClient(LazyClient):
     def _predicted(
         self, trainer: StageTrainer, request: PredictRequest
     ) -> tuple[LinkPredictions, PredictAnswer]:
-        """Find the likeliest links of each node; none of them is judged."""
+        """Find the likeliest links of each node that ranks others; none of them is judged."""
         assert isinstance(trainer, LinkTrainer)
         found = trainer.suggested(request.weights, MOST_SUGGESTED)
         answer = PredictAnswer(
-            nodes=self.part.graph.num_inner,
+            nodes=sum(len(side.rows) for side in self._links.known.ranking),
             train=0,
             train_correct=0,
             validation=0,

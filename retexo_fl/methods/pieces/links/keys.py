@@ -18,6 +18,11 @@ def check_links(values: Mapping[str, Any]) -> None:
         ConfigurationError: Two keys contradict each other; the message names both.
     """
     if values["task"] != "links":
+        if values["relation"]:
+            raise ConfigurationError(
+                f"relation: {shown(values['relation'])} does not go with task {values['task']}, "
+                "which learns labels; expected task links, or no value"
+            )
         return
     for key, expected in {
         "algorithm": "lazy",

@@ -160,6 +160,13 @@ def test_what_does_not_fit_is_refused_by_its_name(change: Any, told: str) -> Non
         from_pyg(made)
 
 
-def test_links_between_types_are_not_trained_on_yet() -> None:
-    with pytest.raises(DatasetError, match="task links does not go with types of nodes yet"):
-        from_pyg(bank(), task="links")
+def test_no_type_has_labels_where_edges_are_learned() -> None:
+    made = bank()
+    graph = from_pyg(made, task="links")
+    assert graph.relations is not None
+    assert graph.relations.labelled is None
+    assert graph.num_classes == 1
+    assert not graph.labelled.any()
+    for store in made["nodes"].values():
+        store.pop("y", None)
+    assert from_pyg(made, task="links").relations == graph.relations

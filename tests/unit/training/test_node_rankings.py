@@ -1,0 +1,86 @@
+"""How nodes rank others: against scikit-learn, and against ranks that are counted one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import ndcg_score
+
+from retexo_fl.training.metrics import make_metric, metric_sums, metric_value
+
+
+def made(seed: int, *, ties: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and labels of 40 nodes and 30 others; each has an edge at least."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(40, 30))
+    if ties:
+        scores = np.round(scores)
+    labels = rng.choice([-1, 0, 0, 0, 1], size=scores.shape)
+    labels[:, 0] = 1
+    return scores, labels
+
+
+def value(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
+    """Return a metric of sums over the rows in three parts."""
+    metric = make_metric(name)
+    assert metric is not None
+    total = np.zeros(2)
+    for some in np.array_split(np.arange(len(scores)), 3):
+        total += metric_sums(metric, torch.from_numpy(scores[some]), torch.from_numpy(labels[some]))
+    found = metric_value(metric, total)
+    assert found is not None
+    return found
+
+
+def ranks(scores: np.ndarray, labels: np.ndarray) -> list[list[float]]:
+    """Return the ranks of each node's edges, one by one."""
+    found = []
+    for row, of_row in zip(scores, labels, strict=True):
+        others = row[of_row >= 0]
+        found.append(
+            [
+                1 + np.sum(others > score) + (np.sum(others == score) - 1) / 2
+                for score in row[of_row == 1]
+            ]
+        )
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 5, 100])
+def test_gain_is_that_of_scikit_learn(most: int) -> None:
+    scores, labels = made(most, ties=False)
+    expected = np.mean(
+        [
+            ndcg_score([(of_row[of_row >= 0])], [row[of_row >= 0]], k=most)
+            for row, of_row in zip(scores, labels, strict=True)
+        ]
+    )
+    assert value(f"node-ndcg:{most}", scores, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_hits_and_first_ranks_are_those_counted_one_by_one(ties: bool) -> None:
+    scores, labels = made(7, ties=ties)
+    found = ranks(scores, labels)
+    firsts = np.array([min(of_node) for of_node in found])
+    assert value("node-hits:4", scores, labels) == np.mean(firsts <= 4)
+    assert value("node-mrr", scores, labels) == pytest.approx(np.mean(1 / firsts))
+    gains = [sum(1 / np.log2(1 + rank) for rank in some if rank <= 4) for some in found]
+    best = [sum(1 / np.log2(1 + rank) for rank in range(1, min(4, len(s)) + 1)) for s in found]
+    assert value("node-ndcg:4", scores, labels) == pytest.approx(np.mean(np.divide(gains, best)))
+
+
+def test_scores_that_say_nothing_rank_in_the_middle() -> None:
+    labels = np.zeros((3, 9), dtype=np.int64)
+    labels[:, 4] = 1
+    scores = np.zeros((3, 9))
+    assert value("node-hits:4", scores, labels) == 0
+    assert value("node-hits:5", scores, labels) == 1
+    assert value("node-mrr", scores, labels) == pytest.approx(1 / 5)
+
+
+def test_what_is_no_candidate_takes_no_rank() -> None:
+    scores = np.array([[3.0, 2.0, 1.0]])
+    assert value("node-mrr", scores, np.array([[0, 1, 0]])) == 0.5
+    assert value("node-mrr", scores, np.array([[-1, 1, 0]])) == 1.0
