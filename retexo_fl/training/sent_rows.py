@@ -41,8 +41,8 @@ def rows_read(part: GraphPartition, rows: Features, *, layers: int) -> Features:
         rows: As the first of some layers reads them.
         layers: How many, of the model; 0 where edges are learned, for which all rows cross.
     """
-    kinds = part.kinds
-    if part.relations is None or kinds is None:
+    kinds, relations = part.kinds, part.relations
+    if relations is None or kinds is None or not layers:
         return rows
     is_read = np.isin(kinds, relations.read_within(relations.with_labels, layers - 1))
     if is_read.all():

@@ -216,8 +216,10 @@ def _types_of(relations: Relations, widths: Sequence[int]) -> dict[str, Any]:
         }
         for one in relations.relations
     ]
-    labelled = {"labelled": relations.types[kind] for kind in relations.with_labels}
-    return {"types": types, **labelled, "relations": joined}
+    found: dict[str, Any] = {"types": types}
+    if relations.labelled is not None:
+        found["labelled"] = relations.types[relations.labelled]
+    return {**found, "relations": joined}
 
 
 def read_peers(path: Path) -> Peers:
@@ -243,7 +245,7 @@ def read_peers(path: Path) -> Peers:
     if relations is None:
         agreed["features"] = _whole(path, "features", values["features"])
     else:
-        agreed |= {key: values[key] for key in _OF_TYPES}
+        agreed |= {key: values[key] for key in _OF_TYPES if key in values}
     agreed |= _labels_and_recipe(path, values) | _edges(path, values)
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:

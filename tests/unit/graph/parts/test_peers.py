@@ -195,8 +195,17 @@ def test_the_order_of_types_and_relations_is_agreed_on(tmp_path: Path) -> None:
     wider = [{"name": "user", "features": 4}, TYPED["types"][1]]
     digests.add(_read(tmp_path, **{**TYPED, "types": wider}).partitioning)
     digests.add(_read(tmp_path, **{**TYPED, "labelled": "item"}).partitioning)
+    digests.add(_read(tmp_path, **{**TYPED, "labelled": None}).partitioning)
     digests.add(_read(tmp_path, **TYPED, edges_are="directed").partitioning)
-    assert len(digests) == 6
+    assert len(digests) == 7
+
+
+def test_a_graph_without_labels_is_agreed_on(tmp_path: Path) -> None:
+    peers = _read(tmp_path, **{**TYPED, "labelled": None})
+    assert peers.relations is not None
+    assert peers.relations.with_labels == ()
+    (tmp_path / "again.toml").write_text(peers.to_toml())
+    assert read_peers(tmp_path / "again.toml").relations == peers.relations
 
 
 @pytest.mark.parametrize(
@@ -206,7 +215,6 @@ def test_the_order_of_types_and_relations_is_agreed_on(tmp_path: Path) -> None:
         ({"edge-features": 2}, "edge-features: got 2; expected none with types"),
         ({"sparse-features": False}, "sparse-features: got False; expected true, since types"),
         ({"relations": None}, "relations: missing; expected partitioning, "),
-        ({"labelled": None}, "labelled: missing; expected "),
         ({"types": []}, "types: got []; expected tables [[types]] with name, features"),
         ({"types": [{"name": "user"}]}, "types: got {'name': 'user'}; expected tables [[types]]"),
         ({"types": [{"name": 1, "features": 1}]}, "types: name: got 1; expected a text"),
