@@ -157,7 +157,10 @@ class TrainedModel:
                 f"{source}: the parts are of {named_recipe(recipe)}; expected "
                 f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
             )
-        if _without_labels(relations, self.shape) != self.shape.relations:
+        if self.shape.link_head and relations is not None:
+            # Labels are not read.
+            relations = replace(relations, labelled=None)
+        if relations != self.shape.relations:
             raise PartitionError(
                 f"{source}: the parts are of other types and relations; expected those that the "
                 f"model in {self.run} was trained with"
@@ -181,14 +184,6 @@ class TrainedModel:
                     f"{source}: the parts have {got} {name}; expected {expected}, as the model in "
                     f"{self.run} was trained with"
                 )
-
-
-def _without_labels(relations: Relations | None, shape: ModelShape) -> Relations | None:
-    """Return relations of parts as those of a model, which labels of the parts do not change."""
-    known = shape.relations
-    if relations is None or known is None or None not in {relations.labelled, known.labelled}:
-        return relations
-    return replace(relations, labelled=known.labelled)
 
 
 def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedModel:

@@ -66,8 +66,6 @@ class PredictingClient(GraphClient):
         assert isinstance(trainer, LayerTrainer)
         outputs = trainer.logits(request.weights)
         recipe = Recipe.of(self._config, request.label_facts)
-        # Which type has labels the model says: the graph may be without any.
-        part = replace(self.part.graph, relations=self.shape.relations)
-        predictions = predict_nodes(part, outputs, request.label_facts)
+        predictions = predict_nodes(self.part.graph, outputs, request.label_facts)
         answer = count_right_nodes(self.part.nodes, outputs, recipe)
         return predictions, replace(answer, nodes=len(predictions.keys))
