@@ -84,6 +84,7 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         {"layers": 1, "metric": "mrr", "link_head": "mlp"},
         {"relation": "knows", "metric": "average-precision"},
         {"relation": "item/of/maker"},
+        {"model": "rel-gcn", "num_bases": 2},
     ],
     ids=str,
 )
@@ -304,8 +305,12 @@ def test_a_recommender_is_one_command(tmp_path: Path, retexo: CommandLine) -> No
         ({"relation": "bought", "task": "classes"}, "relation: 'bought' does not go with task cla"),
         ({"algorithm": "standard"}, "algorithm: 'standard' does not go with task links; expected"),
         ({"profile": "lean"}, "basis: 'supervised' does not go with task links; expected none"),
+        (
+            {"model": "rel-gat"},
+            "task: links does not go with model rel-gat, which makes no fixed su",
+        ),
         ({"edges_are": "directed"}, "edges-are: 'directed' does not go with task links"),
-        ({"model": "gcn"}, "nodes have types, which model gcn does not take; expected model rel-s"),
+        ({"model": "gcn"}, "nodes have types, which model gcn does not take; expected "),
         ({"metric": "node-hits:0"}, "metric: got 'node-hits:0'; expected"),
         ({"task": "classes", "relation": ""}, "labels: no type has them; expected one type with"),
     ],

@@ -276,11 +276,15 @@ def test_rel_gcn_is_that_of_pyg(part: GraphPartition, way: str, bases: int) -> N
     pairs: list[tuple[Any, Any, Any]] = [(layer.bias, conv.bias, ...)]
     named = dict(layer.named_parameters())
     if bases:
-        order = [places[one.column] for kind in relations.within(2) for one in relations.into(kind)]
+        order = [
+            places[one.column]
+            for kind in relations.within(relations.with_labels, 2)
+            for one in relations.into(kind)
+        ]
         pairs += [(layer.weight, conv.root, ...), (layer.bases, conv.weight, ...)]
         pairs += [(layer.coefficients, conv.comp, order)]
     taken = []
-    for kind in relations.within(2) if not bases else ():
+    for kind in relations.within(relations.with_labels, 2) if not bases else ():
         weight = named["weight" if kind == relations.labelled else f"weight_{kind}"]
         at = 0
         if reads or kind == relations.labelled:
