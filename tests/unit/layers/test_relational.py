@@ -488,3 +488,29 @@ def test_rel_gcn_starts_as_the_head_before_it(part: GraphPartition, bases: int) 
     blocks = RelSageLayer.prepare(layer, inputs).parts[0].view(CUSTOMERS, -1, WIDTH).mean(dim=1)
     expected = blocks @ weight + bias
     np.testing.assert_allclose(found[inputs.own_kinds == 0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [RelSageLayer, RelGcnLayer, RelGatLayer])
+@pytest.mark.parametrize("bases", [0, 2])
+def test_weights_of_own_rows_and_of_the_last_columns_are_told_apart(
+    part: GraphPartition, kind: type[GraphLayer], bases: int
+) -> None:
+    layer = layer_of(part.relations, kind, bases=bases, trains_all=False).double()
+    ((own, value),) = layer.own_weights()
+    assert value == 0
+    weight = dict(layer.named_parameters())["weight"]
+    assert own.data_ptr() == weight.data_ptr()
+    assert own.shape == (WIDTH, OUTPUTS)
+    beyond = list(layer.weights_beyond(4))
+    assert bool(beyond) == (kind is not RelGatLayer)
+    if not beyond:
+        return
+    with torch.no_grad():
+        for some in beyond:
+            some.zero_()
+    rows = typed_rows(part, False)
+    before = made_by(layer, inputs_of(part, rows), again=None)
+    rows[:, 4:] += 1
+    after = made_by(layer, inputs_of(part, rows), again=None)
+    labelled = part.relations.kinds(part.node_keys) == 0 if part.relations else None
+    torch.testing.assert_close(before[labelled], after[labelled], atol=1e-12, rtol=0)
