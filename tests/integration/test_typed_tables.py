@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -162,6 +163,84 @@ def test_parts_are_made_by_the_file_of_a_run(retexo: CommandLine, tmp_path: Path
     Path("parts.toml").write_text("partitions = 'file'\n")
     told = retexo.refused("partition", "make", "--config", "parts.toml", "--out", "again")
     assert told == "partitions: are cut already; expected a graph"
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _table(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_owners(sites: Sequence[str]) -> None:
+    """Write what each branch has of the tables, and its edges to the others, to a folder."""
+    kinds, relations = ("accounts", "devices", "merchants"), ("transfers", "uses", "pays")
+    nodes = {kind: _rows(f"{kind}.csv") for kind in kinds}
+    site_of = {row["key"]: row["branch"] for rows in nodes.values() for row in rows}
+    for at, site in enumerate(sites):
+        folder = Path(f"of-{at}")
+        folder.mkdir()
+        for kind, rows in nodes.items():
+            _table(folder / f"{kind}.csv", [row for row in rows if row["branch"] == site])
+        for name in relations:
+            inner, outer = [], []
+            for row in _rows(f"{name}.csv"):
+                ends = row["source"], row["target"]
+                here = [site_of[key] == site for key in ends]
+                if all(here):
+                    inner.append(row)
+                elif any(here):
+                    own, foreign = ends if here[0] else ends[::-1]
+                    peer = f"client-{sites.index(site_of[foreign])}"
+                    way = {"direction": "out" if here[0] else "in"} if name == "transfers" else {}
+                    told = {"own": own, "foreign": foreign, "peer": peer, **way}
+                    outer.append({**told, "weight": row["weight"]})
+            _table(folder / f"{name}.csv", inner)
+            (folder / "boundary").mkdir(exist_ok=True)
+            _table(folder / "boundary" / f"{name}.csv", outer)
+
+
+def test_owners_make_their_parts_by_the_recipe_of_all_types(retexo: CommandLine) -> None:
+    uses = ("train", "val", "test", "")
+    rows = [{**row, "split": uses[at % 4]} for at, row in enumerate(_rows("accounts.csv"))]
+    _table(Path("accounts.csv"), rows)
+    by_branch = ("--partitioner", "attribute:branch", "--out", "cut")
+    retexo.done("partition", "make", *TABLES, *READ, *DIRECTED, *by_branch)
+    write_owners(("east", "west"))
+    agreed = ("--merge-edges", "sum", "--features", "cut/recipe.toml", "--peers", "cut/peers.toml")
+
+    def own(client: int) -> tuple[str, ...]:
+        kinds = [
+            *((f"of-{client}/{name}", "--nodes") for name in TABLES[1:6:2]),
+            *((f"of-{client}/{name}", "--edges") for name in TABLES[7::2]),
+            *((f"of-{client}/boundary/{name}", "--boundary") for name in TABLES[7::2]),
+        ]
+        return tuple(part for path, option in kinds for part in (option, path))
+
+    for client in (0, 1):
+        name = ("--name", f"client-{client}", "--out", "local")
+        retexo.done("partition", "local", *own(client), *agreed, *name)
+        cut, local = (Path(folder, f"part-{client}") for folder in ("cut", "local"))
+        for path in cut.iterdir():
+            assert path.read_bytes() == (local / path.name).read_bytes(), path.name
+    retexo.done("run", "--partitions", "local", *HOW[:2], *HOW[4:], "--out", "run")
+    name = ("--name", "client-0", "--out", "other")
+    text = Path("cut/recipe.toml").read_text()
+    Path("shops.toml").write_text(text.replace("[types.merchants]", "[types.shops]"))
+    for line in ("digest", "recipe"):
+        for path in ("shops.toml", "cut/peers.toml"):
+            kept = [one for one in Path(path).read_text().splitlines() if not one.startswith(line)]
+            Path(path).write_text("\n".join(kept))
+    other = [*agreed[:3], "shops.toml", *agreed[4:]]
+    told = retexo.refused("partition", "local", *own(0), *other, *name)
+    assert "is of types accounts, devices, shops; expected accounts, devices, merchants" in told
+    told = retexo.refused("partition", "local", *own(0), *agreed[:2], *agreed[4:], *name)
+    assert "other" not in {path.name for path in Path().iterdir()}, told
 
 
 def test_predictions_are_of_the_type_with_labels_by_the_keys_of_its_table(

@@ -126,6 +126,12 @@ class Peers:
         if recipe is None or not recipe.columns:
             return
         recipe.check_labels(self.labels)
+        agreed_types = [] if self.relations is None else [*self.relations.types]
+        if (made_types := [kind for kind, _ in recipe.types]) != agreed_types:
+            raise ConfigurationError(
+                f"features: {named_recipe(digest)} is of types {', '.join(made_types) or 'none'}; "
+                f"expected {', '.join(agreed_types) or 'none'}, as in {self.source}"
+            )
         made_classes = len(recipe.classes) if self.labels.are_classes else 0
         for key, agreed, made in (
             ("features", self.num_features, recipe.num_features),
@@ -275,7 +281,7 @@ def _relations(path: Path, values: Mapping[str, Any]) -> tuple[Relations | None,
     """Return the types and relations, and how many features each type has."""
     if not {*_OF_TYPES} & values.keys():
         return None, ()
-    for key in ("features", "edge-features", "recipe"):
+    for key in ("features", "edge-features"):
         if key in values:
             _fail(path, key, values[key], f"none with types{_INSTEAD.get(key, '')}")
     types = _tables(path, "types", values["types"], {"name": str, "features": int})

@@ -27,6 +27,7 @@ from retexo_fl.graph.parts.local_part import (
 )
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.peers import Peers
+from retexo_fl.graph.recipes import FeatureRecipe
 from retexo_fl.graph.sources.edge_rules import EdgeRules, tell_unknown
 from retexo_fl.graph.sources.tables import (
     BoundaryTable,
@@ -42,6 +43,7 @@ from retexo_fl.graph.sources.tables.nodes import has_labels
 from retexo_fl.graph.sources.tables.source import TYPE_COLUMN, shown
 from retexo_fl.graph.sources.typed_tables import (
     check_names,
+    columns_of_type,
     divided,
     of_types,
     types_once,
@@ -63,11 +65,13 @@ class TypedTables:
         nodes: Its own, by type; types of which it has none are left out.
         edges: Edges between them, by the name of their relation, or what the file is called.
         boundary: Edges to nodes of peers, likewise.
+        recipe: What made features and classes of columns, or named classes; None for nothing.
     """
 
     nodes: Mapping[str, NodeTable]
     edges: Sequence[tuple[str, EdgeTable]]
     boundary: Sequence[tuple[str, BoundaryTable]]
+    recipe: FeatureRecipe | None = None
 
 
 def make_typed_part(  # noqa: PLR0913 - so much is agreed on
@@ -105,7 +109,10 @@ def make_typed_part(  # noqa: PLR0913 - so much is agreed on
     assert relations is not None
     _check_types(tables.nodes, peers, relations)
     nodes = _joined_nodes(
-        tables.nodes, peers, lambda table: split_of_table(table, split, seed, time_column)
+        tables.nodes,
+        peers,
+        tables.recipe,
+        lambda table: split_of_table(table, split, seed, time_column),
     )
     ends = _Ends(tables.nodes, peers, drops=unknown == "drop")
     joined = ClientTables(
@@ -147,7 +154,10 @@ def _check_type(source: str, name: str, peers: Peers, relations: Relations) -> N
 
 
 def _joined_nodes(
-    nodes: Mapping[str, NodeTable], peers: Peers, split_of: Callable[[NodeTable], Split]
+    nodes: Mapping[str, NodeTable],
+    peers: Peers,
+    recipe: FeatureRecipe | None,
+    split_of: Callable[[NodeTable], Split],
 ) -> NodeTable:
     """Return all nodes, with keys that begin with their type and columns of their type alone."""
     relations = peers.relations
@@ -180,7 +190,7 @@ def _joined_nodes(
             test=np.concatenate([one.test for one in masks]),
         ),
         attributes={},
-        recipe=peers.recipe_of_classes,
+        recipe=recipe,
     )
 
 
@@ -413,6 +423,7 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     for key, paths in (("nodes", nodes), ("edges", edges), ("boundary", boundary)):
         check_names(key, paths)
     labelled, read = next((relations.types[kind] for kind in relations.with_labels), None), []
+    recipe = columns.recipe
     for path in nodes:
         of_path = of_types(path, columns, column)
         name, width = bare_name(path), None
@@ -421,11 +432,15 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
             width = peers.type_widths[relations.types.index(name)] or None
         kind = LINKS if unlabelled else peers.labels
         is_labelled = name == labelled and not of_path.type
-        has_any = is_labelled or has_labels(path, columns, kind)
         may_label = bool(of_path.type) or is_labelled
+        if recipe is not None and recipe.types:
+            own, width = columns_of_type(columns, name), 0
+        else:
+            own = replace(of_path, recipe=recipe if may_label else None)
+        has_any = is_labelled or has_labels(path, own, kind)
         table = read_node_table(
             path,
-            replace(of_path, recipe=peers.recipe_of_classes if may_label else None),
+            own,
             num_features=width,
             infer_features=True,
             attributes=attributes if may_label else (),
@@ -461,4 +476,5 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
             )
             for path in boundary
         ],
+        recipe=recipe,
     )

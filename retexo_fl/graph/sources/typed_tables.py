@@ -91,7 +91,7 @@ def read_typed_tables(
     own = tuple(name for name in attributes if name != TYPE)
     read = [
         divided(
-            _nodes(path, _columns_of(columns, _name_of(path)), own, reading),
+            _nodes(path, columns_of_type(columns, _name_of(path)), own, reading),
             _name_of(path),
             column,
             reading.labels,
@@ -206,7 +206,7 @@ def _told(types: Sequence[str]) -> str:
     return f"types {', '.join(types)}" if types else "a single table"
 
 
-def _columns_of(columns: NodeColumns, kind: str) -> NodeColumns:
+def columns_of_type(columns: NodeColumns, kind: str) -> NodeColumns:
     """Return how the table of a type is read, by its own recipe."""
     if columns.recipe is None:
         return columns
