@@ -233,9 +233,9 @@ def test_owners_make_their_parts_by_the_recipe_of_all_types(retexo: CommandLine)
     text = Path("cut/recipe.toml").read_text()
     Path("shops.toml").write_text(text.replace("[types.merchants]", "[types.shops]"))
     for line in ("digest", "recipe"):
-        for path in ("shops.toml", "cut/peers.toml"):
-            kept = [one for one in Path(path).read_text().splitlines() if not one.startswith(line)]
-            Path(path).write_text("\n".join(kept))
+        for file in ("shops.toml", "cut/peers.toml"):
+            kept = [one for one in Path(file).read_text().splitlines() if not one.startswith(line)]
+            Path(file).write_text("\n".join(kept))
     other = [*agreed[:3], "shops.toml", *agreed[4:]]
     told = retexo.refused("partition", "local", *own(0), *other, *name)
     assert "is of types accounts, devices, shops; expected accounts, devices, merchants" in told
