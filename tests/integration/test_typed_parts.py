@@ -12,6 +12,7 @@ import pytest
 
 from retexo_fl.graph import find_partitions, open_partition
 from retexo_fl.graph.parts.peers import read_peers
+from tests.integration.test_typed_tables import DIRECTED, READ, TABLES, write_tables
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 from tests.support.runs import model_bytes
@@ -297,6 +298,46 @@ def test_parts_of_two_agreements_do_not_belong_together(
     Path("parts/part-1").symlink_to(Path("cut/part-1").resolve())
     assert told in retexo.refused("run", "--partitions", "parts", *SHORT, "--out", "run")
     assert not Path("run").exists()
+
+
+def test_owners_share_a_recipe_for_each_type(retexo: CommandLine) -> None:
+    """Columns as they are, by the recipe of the whole graph, which the agreement names."""
+    write_tables()
+    made = ("--split", "random:0.4/0.3/0.3", *READ, *DIRECTED, "--clients", "3", "--out", "cut")
+    retexo.done("partition", "make", *TABLES, *made)
+    recipe = Path("cut/part-0/recipe.toml")
+    assert "recipe = " in Path("cut/peers.toml").read_text()
+    given = ("--label-column", "fraud", "--features", str(recipe), "--peers", "cut/peers.toml")
+    for client in range(3):
+        tables = tables_of(client)
+        nodes = [path for path in tables[1::2] if Path(path).stem in {"accounts", "devices"}]
+        for path in (*nodes, f"of-{client}/merchants.csv"):
+            _as_they_are(Path(path))
+        name = ("--name", f"client-{client}", "--out", "local")
+        retexo.done("partition", "local", *tables, *given, *name)
+        assert_same_files(Path(f"cut/part-{client}"), Path(f"local/part-{client}"))
+    tables = tables_of(0)
+    bare = (*tables, "--peers", "cut/peers.toml", "--name", "client-0", "--out", "new")
+    told = retexo.refused("partition", "local", *bare)
+    assert told.startswith("features: no recipe was given; expected recipe ")
+    text = Path("cut/peers.toml").read_text()
+    Path("cut/peers.toml").write_text(text.replace('"devices"', '"phones"'))
+    told = retexo.refused("partition", "local", *bare, "--features", recipe)
+    assert "is of types accounts, devices, merchants; expected one of types accounts, ph" in told
+    assert not Path("new").exists()
+
+
+def _as_they_are(table: Path) -> None:
+    """Give the nodes of a table the columns that they have in that of the whole graph."""
+    head, *rows = table.read_text().splitlines()
+    whole_head, *whole = Path(table.name).read_text().splitlines()
+    of_key = {row.split(",")[0]: row for row in whole}
+    split = head.split(",").index("split") if "split" in head.split(",") else None
+    lines = [f"{whole_head},split" if split else whole_head]
+    for row in rows:
+        cells = row.split(",")
+        lines.append(",".join([of_key[cells[0]], *([cells[split]] if split else [])]))
+    table.write_text("\n".join(lines) + "\n")
 
 
 def test_guide_makes_parts_of_its_tables_and_trains(retexo: CommandLine) -> None:
