@@ -21,13 +21,13 @@ from retexo_fl.cli.superlink import (
 )
 from retexo_fl.config import Scalar, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted
-from retexo_fl.files import file_stamp, write_whole
+from retexo_fl.files import bare_name, file_stamp, write_whole
 from retexo_fl.replacing import check_new_file
 from retexo_fl.units import format_count, format_counted
 
 if TYPE_CHECKING:
     from retexo_fl.federation.recipe_app import RecipeTask
-    from retexo_fl.graph.recipes import FeatureRecipe, TableSummary
+    from retexo_fl.graph.recipes import FeatureRecipe, FitOptions, TableSummary
     from retexo_fl.graph.recipes.summary import ColumnSummary
     from retexo_fl.graph.sources.tables import ColumnChoice
 
@@ -96,6 +96,10 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
     drop: _Drop = "",
     categorical: _Categorical = "",
     unlabelled_values: UnlabelledValues = "",
+    unlabelled: Annotated[
+        bool,
+        typer.Option("--unlabelled", help="The nodes are of a type without labels."),
+    ] = False,
     delimiter: Delimiter = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
@@ -120,7 +124,12 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
         unlabelled=words_of(unlabelled_values),
         form=TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding),
     )
-    summary = summarise_table(table, choice)
+    if unlabelled and (label_column or unlabelled_values):
+        option = "label-column" if label_column else "unlabelled-values"
+        raise ConfigurationError(
+            f"{option}: cannot be given with unlabelled; expected one of the two"
+        )
+    summary = summarise_table(table, replace(choice, label="") if unlabelled else choice)
     write_whole(out, [summary.to_json().encode()], private=True)
     for sentence in unlabelled_words(summary.label_column, summary.label.classes):
         complain(sentence)
@@ -200,6 +209,14 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     delimiter: Delimiter = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
+    by_type: Annotated[
+        bool,
+        typer.Option(
+            "--by-type",
+            help="Summaries are of types of nodes, which their files' names say: a part of the "
+            "recipe for each, in the order of the files.",
+        ),
+    ] = False,
     log: Annotated[
         str, typer.Option(help="Columns of numbers taken as logarithms.", metavar="A,B")
     ] = "",
@@ -277,6 +294,7 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             delimiter=delimiter,
             decimal=decimal,
             encoding=encoding,
+            by_type=by_type,
         )
         from retexo_fl.federation.recipe_app import RecipeTask
 
@@ -297,12 +315,43 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         unlabelled=words_of(unlabelled_values),
         form=TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding),
     )
+    if by_type:
+        _fit_types(inputs, choice, options, out)
+        return
     summary = merge_summaries(_summaries(inputs, choice, key_column, label_column))
     recipe, told = fit_recipe(summary, options)
     write_whole(out, [recipe.to_toml().encode()])
     for sentence in told:
         complain(sentence)
     tell(_sentence(recipe, summary, out))
+
+
+def _fit_types(inputs: list[Path], choice: ColumnChoice, options: FitOptions, out: Path) -> None:
+    """Make a recipe of types, of which each has files of its name."""
+    from retexo_fl.graph.recipes import fit_by_type, merge_summaries
+
+    if tables := [path for path in inputs if path.suffix.lower() != ".json"]:
+        raise ConfigurationError(
+            f"{tables[0]}: is a table; expected summaries of types with by-type (`retexo features "
+            "summarise`)"
+        )
+    of_types: dict[str, list[Path]] = {}
+    for path in inputs:
+        of_types.setdefault(bare_name(path), []).append(path)
+    recipe, told = fit_by_type(
+        {
+            kind: merge_summaries(_summaries(paths, choice, "", ""))
+            for kind, paths in of_types.items()
+        },
+        options,
+    )
+    write_whole(out, [recipe.to_toml().encode()])
+    for sentence in told:
+        complain(sentence)
+    widths = ", ".join(
+        f"{kind} {format_counted(one.num_features, 'feature')}" for kind, one in recipe.types
+    )
+    tell(f'recipe {recipe.digest[:16]}: {widths}\nin {out}\npeers.toml: recipe = "{recipe.digest}"')
 
 
 def _refuse_with_superlink(**given: object) -> None:

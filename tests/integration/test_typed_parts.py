@@ -316,6 +316,28 @@ def test_owners_share_a_recipe_for_each_type(retexo: CommandLine) -> None:
         name = ("--name", f"client-{client}", "--out", "local")
         retexo.done("partition", "local", *tables, *given, *name)
         assert_same_files(Path(f"cut/part-{client}"), Path(f"local/part-{client}"))
+    for client in range(3):
+        for kind in ("accounts", "devices", "merchants"):
+            labels = ("--label-column", "fraud") if kind == "accounts" else ("--unlabelled",)
+            out = Path(f"of-{client}/{kind}.json")
+            retexo.done("features", "summarise", out.with_suffix(".csv"), *labels, "--out", out)
+    every = [
+        f"of-{at}/{kind}.json" for kind in ("accounts", "devices", "merchants") for at in "021"
+    ]
+    told = retexo.done("features", "fit", *every, "--by-type", "--out", "recipe.toml")
+    assert "merchants 0 features" in told
+    assert Path("recipe.toml").read_text() == recipe.read_text()
+    log = ("--log", "age,weight", "--out", "no.toml")
+    told = retexo.refused("features", "fit", *every, "--by-type", *log)
+    assert told.startswith("log: 'weight' is a column of no type; expected one of age, branch, ")
+    Path("of-0/devices.json").unlink()
+    again = ("--label-column", "system", "--out", "of-0/devices.json")
+    retexo.done("features", "summarise", "of-0/devices.csv", *again)
+    told = retexo.refused(
+        *("features", "fit", "of-0/accounts.json", "of-0/devices.json"),
+        *("--by-type", "--min-count", "1", "--out", "no.toml"),
+    )
+    assert told.startswith("label-column: nodes of types accounts and devices have labels; expec")
     tables = tables_of(0)
     bare = (*tables, "--peers", "cut/peers.toml", "--name", "client-0", "--out", "new")
     told = retexo.refused("partition", "local", *bare)

@@ -7,7 +7,7 @@ from retexo_fl.graph.recipes.column_sums import (
     sum_of_nothing,
     summary_of_sums,
 )
-from retexo_fl.graph.recipes.fitting import FitOptions, fit_recipe
+from retexo_fl.graph.recipes.fitting import FitOptions, fit_by_type, fit_recipe
 from retexo_fl.graph.recipes.recipe import (
     RECIPE_NAME,
     FeatureRecipe,
@@ -27,6 +27,7 @@ __all__ = [
     "FitOptions",
     "TableColumns",
     "TableSummary",
+    "fit_by_type",
     "fit_recipe",
     "merge_columns",
     "merge_summaries",

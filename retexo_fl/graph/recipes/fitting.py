@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from retexo_fl.errors import ConfigurationError
@@ -50,6 +50,52 @@ class FitOptions:
     as_is: tuple[str, ...] = ()
     least_count: int = RARE
     missing: float | None = None
+
+
+def fit_by_type(
+    summaries: Mapping[str, TableSummary], options: FitOptions | None = None
+) -> tuple[FeatureRecipe, tuple[str, ...]]:
+    """Make a recipe with a part for each type of nodes.
+
+    Args:
+        summaries: By type, of all tables of the type together, in the order of the features.
+        options: What is chosen, of columns of any type; None for the defaults.
+
+    Returns:
+        The recipe, and a sentence for each column that is left out or cut short.
+
+    Raises:
+        ConfigurationError: An option names a column that no type has, or one that is not of
+            numbers, or nodes of several types have labels that are texts.
+    """
+    options = options or FitOptions()
+    there = {name for summary in summaries.values() for name in summary.columns}
+    for option, names in (("log", options.logarithms), ("as-is", options.as_is)):
+        if unknown := [name for name in names if name not in there]:
+            raise ConfigurationError(
+                f"{option}: {unknown[0][:60]!r} is a column of no type; expected one of "
+                f"{', '.join(sorted(there))[:400]}"
+            )
+    classes: dict[str, tuple[str, ...]] = {}
+    types, told = [], []
+    for kind, summary in summaries.items():
+        own = replace(
+            options,
+            logarithms=tuple(name for name in options.logarithms if name in summary.columns),
+            as_is=tuple(name for name in options.as_is if name in summary.columns),
+        )
+        made, sentences = fit_recipe(summary, own, may_lack_columns=True)
+        if made.classes:
+            classes[kind] = made.classes
+        types.append((kind, made.with_classes(())))
+        told += [f"{kind}: {sentence}" for sentence in sentences]
+    if len(classes) > 1:
+        raise ConfigurationError(
+            f"label-column: nodes of types {' and '.join(classes)} have labels; expected them of "
+            "one type, and unlabelled where the others are summarised"
+        )
+    names = next(iter(classes.values()), ())
+    return FeatureRecipe(classes=names, types=tuple(types)), tuple(told)
 
 
 def fit_recipe(

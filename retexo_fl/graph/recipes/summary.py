@@ -349,7 +349,10 @@ def parse_summary(content: bytes, path: Path) -> TableSummary:
     return TableSummary(
         source=str(path),
         key_column=text_of(path, "key-column", values["key-column"]),
-        label_column=text_of(path, "label-column", values["label-column"]),
+        # Of a type of nodes without labels it is empty.
+        label_column=""
+        if values["label-column"] == ""
+        else text_of(path, "label-column", values["label-column"]),
         rows=rows,
         label=LabelSummary.read(path, values["label"]),
         columns={name: _column(path, name, column, rows) for name, column in columns.items()},

@@ -21,7 +21,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import LabelKind
 from retexo_fl.graph.masks import Masks
-from retexo_fl.graph.recipes import FeatureRecipe, fit_recipe
+from retexo_fl.graph.recipes import FeatureRecipe, fit_by_type
 from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules
@@ -139,8 +139,7 @@ def fit_typed_recipe(
         ConfigurationError: Labels are texts of one class.
     """
     check_names("nodes", nodes)
-    classes: tuple[str, ...] = ()
-    types, told = [], []
+    summaries = {}
     for path in nodes:
         choice = ColumnChoice(
             key=columns.key or KEY_COLUMN,
@@ -149,11 +148,8 @@ def fit_typed_recipe(
             unlabelled=columns.unlabelled,
             form=columns.form,
         )
-        made, sentences = fit_recipe(summarise_table(path, choice), may_lack_columns=True)
-        classes = classes or made.classes
-        types.append((bare_name(path), made.with_classes(())))
-        told += [f"{bare_name(path)}: {sentence}" for sentence in sentences]
-    return FeatureRecipe(classes=classes, types=tuple(types)), tuple(told)
+        summaries[bare_name(path)] = summarise_table(path, choice)
+    return fit_by_type(summaries)
 
 
 def has_types(nodes: AnyTable, edges: AnyTable | None, column: str, form: TextForm = FOUND) -> bool:
