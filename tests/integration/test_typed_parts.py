@@ -345,7 +345,7 @@ def test_owners_share_a_recipe_for_each_type(retexo: CommandLine) -> None:
     text = Path("cut/peers.toml").read_text()
     Path("cut/peers.toml").write_text(text.replace('"devices"', '"phones"'))
     told = retexo.refused("partition", "local", *bare, "--features", recipe)
-    assert "is of types accounts, devices, merchants; expected one of types accounts, ph" in told
+    assert "is of types accounts, devices, merchants; expected accounts, phones, merchants" in told
     assert not Path("new").exists()
 
 
