@@ -78,6 +78,12 @@ def _check_names(config: RunConfig, limits: Limits) -> None:
                 f"{key}: {name!r} may not be imported here; expected a built-in name, or one that "
                 f"allow-plugins in this client's agent.toml lists ({allowed})"
             )
+    if config.structure == "labels" and "propagation" not in limits.allow_algorithms:
+        raise ConfigurationError(
+            "structure: 'labels', by which peers learn labels of train nodes; expected columns or "
+            "degrees, or propagation, which tells them likewise, in allow-algorithms of this "
+            "client's agent.toml"
+        )
     if (algorithm := config.algorithm) not in limits.allow_algorithms:
         raise ConfigurationError(
             f"algorithm: {algorithm!r}; expected one that allow-algorithms in this client's "

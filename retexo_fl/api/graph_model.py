@@ -152,6 +152,7 @@ class GraphModel(torch.nn.Module):
             relations=part.relations,
             source="graph",
         )
+        self._trained.check_train_nodes(are_there=bool(part.train_mask.any()), source="graph")
         check_edges(self._trained.config.model, part)
 
     def _outputs(self, part: GraphPartition) -> torch.Tensor:

@@ -102,9 +102,10 @@ class Options(TypedDict, total=False):
     """
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
-    structure: Literal["columns", "degrees"] | None
+    structure: Literal["columns", "degrees", "labels"] | None
     """What stands for features where nodes have none: columns that clients make of the edges
-    together, beside degrees (columns), or degrees alone.
+    together, beside degrees (columns); degrees alone; or, beside them, which train labels are
+    near (labels), for which peers are sent the labels of train nodes next to theirs.
     """
     structure_columns: int | None
     """How many such columns there are."""
@@ -405,7 +406,11 @@ class SweepOptions(TypedDict, total=False):
     feature_normalisation: (
         Literal["none", "row", "l2"] | Sequence[Literal["none", "row", "l2"]] | None
     )
-    structure: Literal["columns", "degrees"] | Sequence[Literal["columns", "degrees"]] | None
+    structure: (
+        Literal["columns", "degrees", "labels"]
+        | Sequence[Literal["columns", "degrees", "labels"]]
+        | None
+    )
     structure_columns: int | Sequence[int] | None
     structure_steps: int | Sequence[int] | None
     structure_bits: Literal[4, 8, 32] | Sequence[Literal[4, 8, 32]] | None

@@ -200,6 +200,8 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
         relations=parts[0].relations,
         source=str(partitions),
     )
+    has_train = any(part.train_mask.any() for part in parts)
+    model.check_train_nodes(are_there=has_train, source=str(partitions))
     for part, path in zip(parts, part_paths(partitions), strict=True):
         labels_for(model.config.task).check_fit(part.labels, source=str(path))
         check_keys(part.node_keys, form, source=str(path))

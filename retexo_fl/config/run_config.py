@@ -220,8 +220,9 @@ class RunConfig:
     structure: str = one_of(
         "columns",
         "What stands for features where nodes have none: columns that clients make of the edges "
-        "together, beside degrees (columns), or degrees alone.",
-        *("columns", "degrees"),
+        "together, beside degrees (columns); degrees alone; or, beside them, which train labels "
+        "are near (labels), for which peers are sent the labels of train nodes next to theirs.",
+        *("columns", "degrees", "labels"),
         lean=ANY,
     )
     structure_columns: int = whole(

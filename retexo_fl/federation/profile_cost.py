@@ -70,9 +70,9 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
         for width in widths
     )
     columns = sum(
-        vectors * shape.made_columns * item
+        vectors * shape.exchange_width(stage) * item
         if (bits := column_bits(config, shape, stage)) == 32
-        else level_bytes(vectors, shape.made_columns, bits)
+        else level_bytes(vectors, shape.exchange_width(stage), bits)
         for stage in shape.column_stages
     )
     asked = training_messages(config, shape, counts, forecast=LAZY)

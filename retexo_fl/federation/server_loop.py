@@ -204,9 +204,10 @@ class ServerLoop(Follower):
         moved = self.job.ledger.sum(kind="boundary", purpose=STRUCTURE)
         made = MadeColumns(
             columns=shape.made_columns,
-            degrees=(shape.features - shape.made_columns),
-            steps=shape.column_steps,
-            bits=config.structure_bits,
+            degrees=shape.made_degrees,
+            steps=len(shape.column_stages) + bool(shape.mixed_columns),
+            bits=32 if shape.sums_labels else config.structure_bits,
+            structure=config.structure,
             bytes_between_clients=moved.payload,
         )
         self.job.made_columns = made

@@ -89,6 +89,7 @@ class TrainedModel:
             "predicted",
             "made_columns",
             "column_steps",
+            "sums_labels",
         ):
             if not shape[name]:
                 del shape[name]
@@ -135,6 +136,19 @@ class TrainedModel:
         """Return a job of which all stages are done: with the layers of this model."""
         outcomes = [StageOutcome.untrained(*of_stage) for of_stage in enumerate(self.weights)]
         return JobState(job=name, columns=self.columns, basis=self.basis, outcomes=outcomes)
+
+    def check_train_nodes(self, *, are_there: bool, source: str) -> None:
+        """Check that there are the labels that columns are made of.
+
+        Raises:
+            PartitionError: There are none; the message names ``source``.
+        """
+        if self.shape.sums_labels and not are_there:
+            raise PartitionError(
+                f"{source}: there is no train node, and the model in {self.run} reads which train "
+                "labels are near a node (structure labels); expected the train nodes' labels, and "
+                "a split that names them, for `retexo predict`"
+            )
 
     def check_fits(
         self,
@@ -266,9 +280,7 @@ def _read_columns(run: Path, shape: ModelShape) -> np.ndarray:
     source = columns_path(run)
     try:
         _, columns = read_flat_file(source, "columns")
-        ColumnMap.decode(
-            columns, degrees=(shape.features - shape.made_columns), columns=shape.made_columns
-        )
+        ColumnMap.decode(columns, degrees=shape.made_degrees, columns=shape.mixed_columns)
     except (CheckpointError, RemoteProtocolError) as error:
         raise RunDirectoryError(f"{source}: {error}") from error
     return columns

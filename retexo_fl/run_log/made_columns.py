@@ -17,6 +17,7 @@ class MadeColumns:
         steps: By how many steps along edges they were made.
         bits: Of a value in vectors on their way.
         bytes_between_clients: Payload of these vectors.
+        structure: ``columns``, or ``labels``, which say which train labels are near.
     """
 
     columns: int
@@ -24,13 +25,18 @@ class MadeColumns:
     steps: int
     bits: int
     bytes_between_clients: int
+    structure: str = "columns"
 
     @property
     def sentence(self) -> str:
         """All of it in one line."""
-        return (
-            f"structure columns, since nodes have no features: {counted(self.columns, 'column')} "
-            f"beside {counted(self.degrees, 'degree')}, by {counted(self.steps, 'step')} along "
-            f"edges in {counted(self.bits, 'bit')}, {format_bytes(self.bytes_between_clients)} "
-            "between clients"
-        )
+        made, beside = counted(self.columns, "column"), counted(self.degrees, "degree")
+        steps, moved = counted(self.steps, "step"), format_bytes(self.bytes_between_clients)
+        begin = f"structure {self.structure}, since nodes have no features: {made}"
+        if self.structure == "labels":
+            return (
+                f"{begin} of train labels within {steps} beside {beside}; peers were sent labels "
+                f"of train nodes next to theirs, {moved} between clients"
+            )
+        bits = counted(self.bits, "bit")
+        return f"{begin} beside {beside}, by {steps} along edges in {bits}, {moved} between clients"

@@ -40,6 +40,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.dropout import splitmix
+from retexo_fl.training.stage_model import label_columns_of
 
 _WORD_BITS: Final = 64
 #: Bounds of the interval. Below -.5 are few eigenvalues of a walk with loops; the upper ones were
@@ -144,8 +145,8 @@ def with_structure(part: GraphPartition, config: RunConfig) -> GraphPartition:
     """Return a part whose nodes have features: where they have none, what is made of the edges.
 
     That is ``log(1 + degree)``, of a directed graph of both directions, of weighted edges what they
-    weigh together; beside it the random signs that columns are made of until they are
-    made.
+    weigh together; beside it the random signs that columns are made of until they are made, and
+    zeros where they are made of labels.
 
     Args:
         part: As it is stored, or as this function returned it before edges were left out.
@@ -157,6 +158,9 @@ def with_structure(part: GraphPartition, config: RunConfig) -> GraphPartition:
     if config.structure == "columns":
         drawn = signs(np.asarray(part.node_hashes), config.structure_columns, seed=config.seed)
         features = np.hstack([features, drawn])
+    elif config.structure == "labels":
+        width = label_columns_of(part.num_classes)
+        features = np.hstack([features, np.zeros((len(features), width), np.float32)])
     return replace(part, features=features, is_structural=True)
 
 
@@ -255,7 +259,7 @@ class ColumnMap:
         interval: By which the columns are made.
         means: (g,) of logarithms of degrees.
         scales: (g,) that they are multiplied with then.
-        mixing: (d, d) W; None before it is known.
+        mixing: (d, d) W; (0, 0) where columns stay as they are, None before it is known.
     """
 
     interval: Interval
@@ -315,7 +319,8 @@ class ColumnMap:
         """Return the (n, g + d) features of (n, g) logarithms and (n, d) z, in the dtype of z."""
         assert self.mixing is not None
         degrees = (found - self.means) * self.scales
-        made = columns.astype(np.float64) @ self.mixing
+        made = columns.astype(np.float64)
+        made = made @ self.mixing if self.mixing.size else made
         return np.ascontiguousarray(np.hstack([degrees, made]), dtype=columns.dtype)
 
 

@@ -189,22 +189,26 @@ class _Messages:
         if not stages:
             return
         interval = Record(array_bytes=NUM_BOUNDS * self._item)
-        yield self._structure(
-            stages[0], degree_values(shape.features - shape.made_columns), Record()
-        )
+        yield self._structure(stages[0], degree_values(shape.made_degrees), Record())
         for stage in stages[:-1]:
             ahead = Asked(stage=stage, purpose="publish", clients=everyone, down=(interval,))
             if self._go_along:
                 yield from self._after_exchange(interval, ahead)
             else:
                 yield from self._exchange(stage, interval)
-        last = self._structure(stages[-1], product_values(shape.made_columns), interval)
-        yield from self._after_exchange(interval, last)
-        down = Record(
-            array_bytes=self._item
-            * map_values((shape.features - shape.made_columns), shape.made_columns)
+        mapped = map_values(shape.made_degrees, shape.mixed_columns)
+        make = Asked(
+            stage=stages[-1],
+            purpose="structure",
+            clients=everyone,
+            down=(Record(array_bytes=self._item * mapped),),
         )
-        yield Asked(stage=stages[-1], purpose="structure", clients=everyone, down=(down,))
+        if shape.mixed_columns:
+            last = self._structure(stages[-1], product_values(shape.mixed_columns), interval)
+            yield from self._after_exchange(interval, last)
+            yield make
+        else:
+            yield from self._after_exchange(interval, make)
 
     def _structure(self, stage: int, values: int, down: Record) -> Asked:
         return Asked(

@@ -43,6 +43,14 @@ from retexo_fl.transfers import borrowed
 #: Models that a thread has at once for clients in turn: those of a stage, of the one before, and of
 #: a floor.
 _MOST_SHARED: Final = 8
+#: K of :mod:`.label_sums`: on graphs of three to ten classes a fourth length still told validation
+#: nodes apart.
+LABEL_HOPS: Final = 4
+
+
+def label_columns_of(classes: int) -> int:
+    """Return how many columns :mod:`.label_sums` makes of C ``classes``."""
+    return LABEL_HOPS * (classes + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +82,7 @@ class ModelShape:
         predicted: Of these the relation whose edges are learned, a number; None of others.
         made_columns: Features made of edges (:mod:`.columns`) by ``column_steps``; 0 of others.
         num_bases: Matrices that relations share; 0: each has one of its own.
+        sums_labels: They are made of train labels along edges (:mod:`.label_sums`).
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
             are classified. With it a layer is trained one stage after the one before which its
@@ -103,6 +112,7 @@ class ModelShape:
     link_head: str = ""
     made_columns: int = 0
     column_steps: int = 0
+    sums_labels: bool = False
 
     @classmethod
     def of(
@@ -127,7 +137,12 @@ class ModelShape:
         algorithm = config.traits
         relations, predicted = relations_read(config, relations, inputs)
         is_weightless = not algorithm.trains
-        makes_columns = is_structural and config.structure == "columns" and algorithm.trains
+        made_of = config.structure if is_structural and algorithm.trains else ""
+        columns, steps = {
+            "columns": (config.structure_columns, config.structure_steps),
+            # What crosses before the first step is no other than what is known of a node.
+            "labels": (label_columns_of(classes), LABEL_HOPS + 1),
+        }.get(made_of, (0, 0))
         if is_weightless:
             inputs = classes
         before, solves = 0, config.solver == "ridge"
@@ -167,8 +182,9 @@ class ModelShape:
             predicted=predicted,
             is_weightless=is_weightless,
             link_head=objective.link_head,
-            made_columns=config.structure_columns if makes_columns else 0,
-            column_steps=config.structure_steps if makes_columns else 0,
+            made_columns=columns,
+            column_steps=steps,
+            sums_labels=made_of == "labels",
         )
 
     @classmethod
@@ -236,6 +252,16 @@ class ModelShape:
         return range(self.stages + 1, self.stages + max(self.column_steps, 1))
 
     @property
+    def made_degrees(self) -> int:
+        """Degrees that stand beside columns made of edges."""
+        return self.features - self.made_columns
+
+    @property
+    def mixed_columns(self) -> int:
+        """Columns made of edges that are mixed, by what their products add up to."""
+        return 0 if self.sums_labels else self.made_columns
+
+    @property
     def outputs(self) -> int:
         """Width of what a stage's loss is of: C logits, or the embedding of a link's end."""
         return self.hidden if self.link_head else self.classes
@@ -262,7 +288,7 @@ class ModelShape:
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""
         if stage in self.column_stages:
-            return self.made_columns
+            return self.classes if self.sums_labels else self.made_columns
         beside = layer_class(self.model).num_factors
         if not stage:
             return beside + (self.features if self.basis_of_sums else self.inputs)

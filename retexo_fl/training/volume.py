@@ -197,15 +197,17 @@ def column_values(shape: ModelShape) -> tuple[int, int, int]:
     """
     if not shape.made_columns:
         return 0, 0, 0
-    degrees, columns = (shape.features - shape.made_columns), shape.made_columns
-    up = degree_values(degrees) + product_values(columns)
-    # The interval goes with each step, and with the second sums.
-    down = NUM_BOUNDS * shape.column_steps + map_values(degrees, columns)
-    return up, down, len(shape.column_stages) * columns
+    degrees, mixed, stages = shape.made_degrees, shape.mixed_columns, shape.column_stages
+    up = degree_values(degrees) + product_values(mixed)
+    # The interval goes with each exchange, and with the second sums.
+    down = NUM_BOUNDS * (len(stages) + bool(mixed)) + map_values(degrees, mixed)
+    return up, down, sum(shape.exchange_width(stage) for stage in stages)
 
 
 def column_bits(config: RunConfig, shape: ModelShape, stage: int) -> int:
     """Return the bits of a value in the vectors that cross before a stage of columns."""
+    if shape.sums_labels:
+        return 32
     step = stage - shape.column_stages[0] + 1
     return bits_of_step(step, steps=shape.column_steps, bits=config.structure_bits)
 
@@ -458,10 +460,8 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     nodes, (in_round, in_evaluation) = Beside(counts=1), size.moved[1:] or (0, 0)
     features, blocks = shape.features, shape.basis_blocks
     if shape.made_columns:
-        for values in (
-            degree_values(shape.features - shape.made_columns),
-            product_values(shape.made_columns),
-        ):
+        added = (degree_values(shape.made_degrees), product_values(shape.mixed_columns))
+        for values in filter(None, added):
             numbers_bytes = Ring(MASKED_BITS).size(values)
             yield from asked(size.asked("nodes"), nodes, numbers_bytes=numbers_bytes)
     if blocks:

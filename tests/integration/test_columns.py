@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import retexo_fl
+from retexo_fl.agent.admission import admit
+from retexo_fl.agent.limits import Limits
 from retexo_fl.api.plan_exchanges import PlannedParts, stage_payloads
 from retexo_fl.api.settling import Asked, settled
 from retexo_fl.client.api import (
@@ -19,13 +22,20 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.factory import InProcessClients
-from retexo_fl.client.preparation import load_parts, make_parts
+from retexo_fl.client.preparation import load_parts, make_parts, make_unlabelled_parts
 from retexo_fl.config import config_values, make_config
-from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
-from retexo_fl.graph import Graph
+from retexo_fl.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
+from retexo_fl.graph import Graph, write_partitions
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.columns import ColumnMap, Interval, Walk, bits_of_step, signs
-from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.label_sums import (
+    Turns,
+    label_columns,
+    next_sums,
+    sums_along,
+    train_labels,
+)
+from retexo_fl.training.stage_model import ModelShape, label_columns_of
 from tests.support.agents import agents, train_with
 from tests.support.runs import configured, curves_of, ledger_of, model_bytes, result_of, train
 
@@ -138,6 +148,8 @@ def test_features_are_white(tmp_path: Path) -> None:
         {"model": "gcn", "solver": "ridge"},
         {"model": "gin", "basis": "supervised", "basis_rows": "sums"},
         {"model": "gcn", "structure": "degrees"},
+        {"model": "gcn", "structure": "labels", "boundary_plan": "cover"},
+        {"model": "sage", "structure": "labels", "algorithm": "standard"},
     ],
     ids=lambda keys: "-".join(map(str, keys.values())),
 )
@@ -147,6 +159,49 @@ def test_parts_change_nothing(tmp_path: Path, keys: dict[str, Any]) -> None:
     most = 1e-3 if keys.get("codec") == "fixed" else 1e-9
     for one, other in zip(curves_of(few), curves_of(many), strict=True):
         assert one[-1] == pytest.approx(other[-1], abs=most)
+
+
+@pytest.mark.parametrize("keys", [{"model": "gcn"}, {"model": "dir-sage", "edges_are": "directed"}])
+def test_weights_and_directions_count_in_sums_of_labels(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    graph, curves = valued(directed="edges_are" in keys), []
+    for clients in (1, 4):
+        given = {**EXACT, **keys, "clients": clients, "quiet": True, "profile": "retexo"}
+        del given["dataset"], given["features"]
+        run = retexo_fl.run(graph=graph, out=tmp_path / f"{clients}", structure="labels", **given)
+        curves.append([line[-1] for line in curves_of(run.path)])
+    assert curves[0] == pytest.approx(curves[1], abs=1e-9)
+
+
+def test_sums_of_labels_count_walks_that_do_not_turn_back() -> None:
+    rng, nodes = np.random.default_rng(2), 9
+    upper = np.triu(rng.random((nodes, nodes)) < 0.5, 1)
+    adjacency = upper | upper.T
+    indptr = np.concatenate([[0], adjacency.sum(axis=1).cumsum()])
+    labels, is_train = rng.integers(0, 3, nodes), rng.random(nodes) < 0.6
+    rows, turns = train_labels(labels, is_train, 3), Turns.of(indptr, None)
+    kept: list[np.ndarray] = []
+    walks = [[node] for node in range(nodes)]
+    indices = np.nonzero(adjacency)[1]
+    for length in range(1, 5):
+        product = sums_along(indptr, indices, None, rows, rows[:0])
+        rows, kept = next_sums(product, kept, turns), [*kept, rows]
+        walks = [
+            [*walk, int(to)]
+            for walk in walks
+            for to in np.flatnonzero(adjacency[walk[-1]])
+            if walk[-2:-1] != [to]
+        ]
+        expected = np.zeros((nodes, 3))
+        for walk in walks:
+            if is_train[walk[-1]]:
+                expected[walk[0], labels[walk[-1]]] += 1
+        assert length == len(kept)
+        assert np.array_equal(rows, expected)
+    found = label_columns([*kept[1:], rows])
+    assert found.shape == (nodes, label_columns_of(3))
+    assert np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("keys", [{"model": "gcn"}, {"model": "dir-sage", "edges_are": "directed"}])
@@ -164,17 +219,21 @@ def test_weights_and_directions_are_those_of_the_graph(
 
 
 def test_agents_make_the_columns_of_a_run_here(tmp_path: Path) -> None:
-    for masks in ("none", "masked"):
-        keys = {**GRAPH, "clients": 3, "secure_aggregation": masks}
-        here = retexo_fl.run(out=tmp_path / f"here-{masks}", quiet=True, **keys)
-        values = {**keys, "out": str(tmp_path / f"far-{masks}"), "engine": "deployment"}
+    allowed: dict[str, object] = {
+        "least-train-nodes": 1,
+        "allow-algorithms": ["lazy", "propagation"],
+    }
+    for masks, structure in (("none", "columns"), ("masked", "columns"), ("masked", "labels")):
+        keys = {**GRAPH, "clients": 3, "secure_aggregation": masks, "structure": structure}
+        here = retexo_fl.run(out=tmp_path / f"here-{structure}-{masks}", quiet=True, **keys)
+        values = {**keys, "out": str(tmp_path / f"far-{masks}-{structure}"), "engine": "deployment"}
         del values["features"]
         asked = Asked(values={k.replace("_", "-"): v for k, v in values.items()}).of_run()
         config = settled(asked)
         there = {**config_values(config), "engine": "inline", "features": "none"}
         parts = make_parts(make_config(there))
-        settings: dict[str, object] = {"least-train-nodes": 1}
-        with agents(tmp_path / f"machines-{masks}", parts, settings=settings) as machines:
+        settings = allowed if structure == "labels" else {"least-train-nodes": 1}
+        with agents(tmp_path / f"{structure[0]}{masks}", parts, settings=settings) as machines:
             far = train_with(machines, config, asked=asked)
         assert model_bytes(far) == model_bytes(here.path)
         moved = [
@@ -228,6 +287,58 @@ def test_bytes_are_planned(tmp_path: Path, bits: int) -> None:
     made = result_of(run)["columns"]
     assert made["bytes_between_clients"] == ledger.sum(kind="boundary", purpose="structure").payload
     assert (made["columns"], made["degrees"], made["steps"], made["bits"]) == (8, 1, 5, bits)
+
+
+def test_labels_cross_without_products_and_are_said(tmp_path: Path) -> None:
+    keys = {**GRAPH, "clients": 3, "structure": "labels"}
+    config = configured(Path("run"), **keys)
+    parts = load_parts(config)
+    shape, planned = ModelShape.of_part(config, parts[0]), PlannedParts(parts)
+    run = train(tmp_path / "run", **keys)
+    with (run / "ledger.csv").open() as lines:
+        ledger = TrafficLedger.from_csv(lines)
+    vectors = sum(part.num_boundary for part in parts)
+    assert len(shape.column_stages) == 4
+    for stage in shape.column_stages:
+        expected = sum(stage_payloads(config, shape, planned, stage).values())
+        assert expected == vectors * 3 * 4
+        moved = ledger.sum(kind="boundary", purpose="structure", layer=stage).payload
+        assert 0 < moved <= expected
+    made = result_of(run)["columns"]
+    assert (made["structure"], made["columns"], made["steps"]) == ("labels", 16, 4)
+    # The server asks for degrees alone.
+    asked = ledger.sum(purpose="structure", kind="updates_up")
+    assert asked.payload < 3 * 4 * 100
+    client = InProcessClients(parts, config).find("job-0123456789ab", 0)
+    ticket = Ticket(job="job-0123456789ab", attempt=1, stage=shape.column_stages[-1])
+    request = StructureRequest(ticket=ticket, weights=np.array([-0.5, 0.8], np.float32))
+    with pytest.raises(LocalProtocolError, match="products of label columns"):
+        client.ask(request)
+
+
+def test_a_prediction_without_train_labels_is_refused(tmp_path: Path) -> None:
+    keys = {**EXACT, "structure": "labels", "quiet": True, "profile": "retexo"}
+    run = retexo_fl.run(out=tmp_path / "run", clients=3, **keys)
+    graph = {key: EXACT[key] for key in ("dataset", "features")}
+    bare = make_unlabelled_parts(configured(tmp_path, **{**EXACT, "clients": 2}), 3)
+    write_partitions(bare, tmp_path / "bare")
+    with pytest.raises(retexo_fl.RetexoError, match="there is no train node"):
+        run.predict(tmp_path / "bare", quiet=True)
+    with pytest.raises(retexo_fl.RetexoError, match="there is no train node"):
+        run.model()({"edge_index": np.array([[0, 1], [1, 2]])})
+    retexo_fl.partition(out=tmp_path / "parts", clients=2, split=EXACT["split"], **graph)
+    found = run.predict(tmp_path / "parts", quiet=True)
+    judged = json.loads((found.folder / "predictions.json").read_text())["labelled"]["test"]
+    assert judged["right"] / judged["nodes"] == pytest.approx(run.result.test_accuracy)
+
+
+def test_agents_learn_labels_of_peers_only_where_owners_let_them(tmp_path: Path) -> None:
+    config = configured(tmp_path / "run", **{**GRAPH, "clients": 3, "structure": "labels"})
+    (part, *_) = make_parts(config)
+    asked = config_values(config)
+    with pytest.raises(ConfigurationError, match="structure: 'labels', by which peers learn"):
+        admit(asked, part, Limits(least_train_nodes=1))
+    admit(asked, part, Limits(least_train_nodes=1, allow_algorithms=("lazy", "propagation")))
 
 
 def test_a_graph_with_features_is_asked_for_nothing(tmp_path: Path) -> None:

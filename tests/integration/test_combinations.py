@@ -29,6 +29,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "typed attention": {**BANK, "model": "rel-gat"},
     "typed bases": {**BANK, "model": "rel-gcn", "num_bases": 2},
     "columns": {"graph": _bare(), "split": "random:0.4/0.3/0.3"},
+    "labels": {"graph": _bare(), "split": "random:0.4/0.3/0.3", "structure": "labels"},
     "degrees": {"graph": _bare(), "split": "random:0.4/0.3/0.3", "structure": "degrees"},
 }
 WAYS: tuple[dict[str, Any], ...] = (
@@ -54,6 +55,8 @@ REFUSED: dict[tuple[str, str], str] = {
     ("typed", "neighbour"): "sampler: neighbour does not go with nodes of several types",
     ("typed", "links"): "relation: got ''; expected the one whose edges are to be learned: owns,",
     ("columns", "drop of peers"): "missing-peers: drop does not go with structure columns",
+    ("labels", "drop of peers"): "missing-peers: drop does not go with structure labels",
+    ("labels", "links"): "structure: labels counts train nodes of each class",
 }
 
 

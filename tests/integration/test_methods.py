@@ -37,6 +37,11 @@ class TestColumns(MethodContract):
     no_quorum = "min-clients: 2 does not go with structure columns, .*; expected 0, or structure"
 
 
+class TestLabelColumns(MethodContract):
+    keys: ClassVar = {"features": "none", "structure": "labels", "rounds": 12}
+    no_quorum = "min-clients: 2 does not go with structure labels, .*; expected 0, or structure"
+
+
 class TestColumnsEndToEnd(MethodContract):
     keys: ClassVar = {**TestColumns.keys, "algorithm": "standard"}
     no_quorum = "min-clients: 2 .* algorithm standard, whose .* in every round; expected 0"

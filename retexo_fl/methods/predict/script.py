@@ -242,6 +242,8 @@ class PredictionLoop(Follower):
             relations=federation.relations,
             source="clients",
         )
+        has_train = bool(federation.participants.training)
+        self.model.check_train_nodes(are_there=has_train, source="clients")
         return self.model.shape
 
     def exchanged(self, stage: int, exchanged: Exchanged, *, along: bool = False) -> None:

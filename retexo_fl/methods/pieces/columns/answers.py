@@ -1,12 +1,14 @@
 """A client's part in making columns of the edges: a step along its edges, and sums over its nodes.
 
-What crosses before step k + 1 is y_k of boundary nodes, as rows do before a stage; y_0 follows from
-the hashes of nodes, so that nothing crosses for the first step. Symbols as in :mod:`.columns`.
+What crosses before a step is what the one before made of boundary nodes, as rows do before a
+stage. Symbols as in :mod:`.columns`, where y_0 follows from the hashes of nodes, so that nothing
+crosses for the first step, and in :mod:`.label_sums`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import torch
@@ -31,7 +33,6 @@ from retexo_fl.training.columns import (
     ColumnMap,
     Interval,
     Walk,
-    bits_of_step,
     degree_sums,
     degree_values,
     logarithms,
@@ -41,7 +42,15 @@ from retexo_fl.training.columns import (
     signs,
     with_structure,
 )
+from retexo_fl.training.label_sums import (
+    Turns,
+    label_columns,
+    next_sums,
+    sums_along,
+    train_labels,
+)
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import column_bits
 
 #: In the client's store: what makes features, then the features.
 _NOTE: Final = "columns"
@@ -54,7 +63,7 @@ class ColumnSteps:
         crossing: What carries its rows; its part and its plan are those that layers read.
         config: Of the run.
         shape: Of its model.
-        store: Keeps y of the last two steps, and the features.
+        store: Keeps what the steps before made, and the features.
     """
 
     def __init__(
@@ -62,23 +71,24 @@ class ColumnSteps:
     ) -> None:
         self._crossing = crossing
         self._config, self._shape, self._store = config, shape, store
-        self._walk: Walk | None = None
         #: z, by the digest that names y of the step before the last.
         self._last: tuple[bytes, np.ndarray] = (b"", np.zeros((0, 0)))
         self._made: tuple[np.ndarray, np.ndarray] | None = None
+        self._series: Series | None = None
 
     def rows(self, request: PublishRequest) -> np.ndarray:
-        """See :class:`.Ahead`: make y of the next step, and keep it with the one before."""
+        """See :class:`.Ahead`: make what crosses next, and keep it with what was before."""
         ticket = request.ticket
-        interval = self._interval(request.weights)
+        if request.weights is None:
+            raise LocalProtocolError("asked for a step along edges without an interval")
+        interval = Interval.read(request.weights)
         if ticket.stage == self._shape.column_stages[0]:
-            last = self._signs(self._crossing.part.node_hashes)
-            found = self._first(interval, last)
+            found, kept = self._steps().begin(interval)
         else:
-            last, before, inputs = self._crossed(ticket.stage - 1, request.previous_digest)
-            found = interval.next(self._step(inputs), last, before)
+            inputs, before = self._crossed(ticket.stage - 1, request.previous_digest)
+            found, kept = self._steps().next(interval, inputs, before)
         self._store.put_rows(ticket.stage, ticket.weights_digest, found)
-        self._store.put_weights(ticket.stage, ticket.weights_digest, last.ravel())
+        self._store.put_weights(ticket.stage, ticket.weights_digest, kept.ravel())
         return found
 
     def filtered(self, ticket: Ticket, interval: Interval) -> np.ndarray:
@@ -89,10 +99,8 @@ class ColumnSteps:
         """
         digest, found = self._last
         if digest != ticket.weights_digest:
-            last, before, inputs = self._crossed(ticket.stage, ticket.weights_digest)
-            found = interval.scaled(
-                interval.next(self._step(inputs), last, before), self._shape.column_steps
-            )
+            inputs, before = self._crossed(ticket.stage, ticket.weights_digest)
+            found = self._steps().end(interval, inputs, before)
             self._last = ticket.weights_digest, found
         return found
 
@@ -102,11 +110,7 @@ class ColumnSteps:
         Raises:
             RemoteProtocolError: It is no map.
         """
-        degrees, columns = (
-            (self._shape.features - self._shape.made_columns),
-            self._shape.made_columns,
-        )
-        by = ColumnMap.decode(told, degrees=degrees, columns=columns)
+        by = _map_of(self._shape, told)
         features = by.features(self.logarithms(), self.filtered(ticket, by.interval))
         self._made = told, features
         self._store.put_note(_NOTE, told.tobytes() + features.tobytes())
@@ -139,30 +143,17 @@ class ColumnSteps:
     def _found(self) -> tuple[np.ndarray, np.ndarray] | None:
         if self._made is None and (content := self._store.note(_NOTE)) is not None:
             values = np.frombuffer(content, self._config.dtype)
-            size = map_values(
-                (self._shape.features - self._shape.made_columns), self._shape.made_columns
-            )
+            size = map_values(self._shape.made_degrees, self._shape.mixed_columns)
             self._made = values[:size], values[size:].reshape(-1, self._shape.features)
         return self._made
 
-    def _signs(self, hashes: np.ndarray) -> np.ndarray:
-        config = self._config
-        return signs(
-            np.asarray(hashes), self._shape.made_columns, seed=config.seed, dtype=config.dtype
-        )
+    def _steps(self) -> Series:
+        if self._series is None:
+            self._series = _series_of(self._crossing.part, self._config, self._shape)
+        return self._series
 
-    def _first(self, interval: Interval, own: np.ndarray) -> np.ndarray:
-        """Return y_1: each client knows the signs of its boundary nodes."""
-        part = self._crossing.part
-        walk = _walk_of_part(part)
-        return interval.next(walk.step(own, self._signs(part.boundary_hashes)), own, None)
-
-    def _interval(self, told: np.ndarray | None) -> Interval:
-        if told is None:
-            raise LocalProtocolError("asked for a step along edges without an interval")
-        return Interval.read(told)
-
-    def _crossed(self, stage: int, digest: bytes) -> tuple[np.ndarray, np.ndarray, StageInput]:
+    def _crossed(self, stage: int, digest: bytes) -> tuple[Crossed, np.ndarray]:
+        """Return what crossed before a stage, and what was kept beside it: (N, any) values."""
         inputs = self._crossing.crossed(stage, digest)
         before = self._store.weights(stage, digest)
         assert isinstance(inputs.own, torch.Tensor)
@@ -170,23 +161,150 @@ class ColumnSteps:
             raise ExchangeIncomplete(
                 f"client {self._crossing.part.client}: a step along edges was lost"
             )
-        own = inputs.own.numpy()
-        return own, before.reshape(own.shape), inputs
+        nodes = len(inputs.own)
+        kept = before.reshape(nodes, -1) if before.size else np.zeros((nodes, 0), before.dtype)
+        return Crossed.of(inputs), kept
 
-    def _step(self, inputs: StageInput) -> np.ndarray:
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crossed:
+    """What a step reads: the rows of own nodes, (N, w), and of slots, (B, w), and the edges."""
+
+    own: np.ndarray
+    received: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+    weights: np.ndarray | None
+    totals: np.ndarray
+
+    @classmethod
+    def of(cls, inputs: StageInput) -> Self:
+        """Take what crossed before a stage."""
+        received, own = inputs.received, inputs.own
+        assert isinstance(own, torch.Tensor)
+        return cls(
+            own=own.numpy(),
+            received=received.numpy() if isinstance(received, torch.Tensor) else received.toarray(),
+            indptr=inputs.indptr,
+            indices=inputs.indices,
+            weights=inputs.edge_weights,
+            totals=inputs.neighbours,
+        )
+
+    @classmethod
+    def within(cls, part: GraphPartition, own: np.ndarray, received: np.ndarray) -> Self:
+        """Take a part's own edges."""
+        return cls(
+            own=own,
+            received=received,
+            indptr=np.asarray(part.indptr),
+            indices=np.asarray(part.indices),
+            weights=part.edge_values.weights,
+            totals=np.asarray(part.degrees),
+        )
+
+
+class Series(Protocol):
+    """Steps along edges, each of what the one before made of own and received rows.
+
+    Each returns what crosses before the next step, (N, w), and what is kept beside it, (N, any).
+    """
+
+    def begin(self, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
+        """Return what crosses first."""
+
+    def next(
+        self, interval: Interval, crossed: Crossed, kept: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Take a step."""
+
+    def end(self, interval: Interval, crossed: Crossed, kept: np.ndarray) -> np.ndarray:
+        """Take the last step; return the (N, d) columns."""
+
+
+def _series_of(part: GraphPartition, config: RunConfig, shape: ModelShape) -> Series:
+    return (_LabelSeries if shape.sums_labels else _SignSeries)(part, config, shape)
+
+
+class _SignSeries:
+    """Random signs through a filter (:mod:`~retexo_fl.training.columns`).
+
+    Peers know the signs of each other's nodes, so that the first step needs none of theirs.
+    """
+
+    def __init__(self, part: GraphPartition, config: RunConfig, shape: ModelShape) -> None:
+        self._part, self._config, self._shape = part, config, shape
+        self._walk: Walk | None = None
+
+    def begin(self, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
+        own, received = map(self._signs, (self._part.node_hashes, self._part.boundary_hashes))
+        crossed = Crossed.within(self._part, own, received)
+        walk = _walk_of(crossed, self._part)
+        return interval.next(walk.step(own, received), own, None), own
+
+    def next(
+        self, interval: Interval, crossed: Crossed, kept: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         if self._walk is None:
-            self._walk = Walk.of(
-                indptr=inputs.indptr,
-                indices=inputs.indices,
-                weights=inputs.edge_weights,
-                totals=inputs.neighbours,
-                neighbours=np.diff(self._crossing.part.indptr),
-                slots=len(inputs.slot_hashes),
-            )
-        received = inputs.received
-        dense = received.numpy() if isinstance(received, torch.Tensor) else received.toarray()
-        assert isinstance(inputs.own, torch.Tensor)
-        return self._walk.step(inputs.own.numpy(), dense)
+            self._walk = _walk_of(crossed, self._part)
+        product = self._walk.step(crossed.own, crossed.received)
+        return interval.next(product, crossed.own, kept), crossed.own
+
+    def end(self, interval: Interval, crossed: Crossed, kept: np.ndarray) -> np.ndarray:
+        found, _ = self.next(interval, crossed, kept)
+        return interval.scaled(found, self._shape.column_steps)
+
+    def _signs(self, hashes: np.ndarray) -> np.ndarray:
+        config = self._config
+        return signs(
+            np.asarray(hashes), self._shape.made_columns, seed=config.seed, dtype=config.dtype
+        )
+
+
+def _walk_of(crossed: Crossed, part: GraphPartition) -> Walk:
+    return Walk.of(
+        indptr=crossed.indptr,
+        indices=crossed.indices,
+        weights=crossed.weights,
+        totals=crossed.totals,
+        neighbours=np.diff(part.indptr),
+        slots=len(crossed.received),
+    )
+
+
+class _LabelSeries:
+    """Train labels along edges (:mod:`~retexo_fl.training.label_sums`); all sums are kept."""
+
+    def __init__(self, part: GraphPartition, config: RunConfig, shape: ModelShape) -> None:
+        self._part, self._classes, self._dtype = part, shape.classes, config.dtype
+        self._turns = Turns.of(np.asarray(part.indptr), part.edge_values.weights)
+
+    def begin(self, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
+        del interval
+        found = train_labels(self._part.labels, self._part.train_mask, self._classes)
+        return found.astype(self._dtype), np.zeros((len(found), 0), self._dtype)
+
+    def next(
+        self, interval: Interval, crossed: Crossed, kept: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        del interval
+        product = sums_along(
+            *(crossed.indptr, crossed.indices, crossed.weights, crossed.own, crossed.received)
+        )
+        found = next_sums(product, self._apart(kept), self._turns)
+        return found.astype(self._dtype), np.hstack([kept, crossed.own])
+
+    def end(self, interval: Interval, crossed: Crossed, kept: np.ndarray) -> np.ndarray:
+        found, before = self.next(interval, crossed, kept)
+        _, *sums = self._apart(before)
+        return label_columns([*sums, found]).astype(self._dtype)
+
+    def _apart(self, kept: np.ndarray) -> list[np.ndarray]:
+        return np.split(kept, kept.shape[1] // self._classes, axis=1) if kept.shape[1] else []
+
+
+def _map_of(shape: ModelShape, told: np.ndarray) -> ColumnMap:
+    return ColumnMap.decode(told, degrees=shape.made_degrees, columns=shape.mixed_columns)
 
 
 def features_of_whole(
@@ -197,31 +315,16 @@ def features_of_whole(
     Raises:
         RemoteProtocolError: It is no map.
     """
-    by = ColumnMap.decode(
-        told, degrees=(shape.features - shape.made_columns), columns=shape.made_columns
-    )
-    walk, none = _walk_of_part(part), np.zeros((0, shape.made_columns), config.dtype)
-    before, last = (
-        None,
-        signs(
-            np.asarray(part.node_hashes), shape.made_columns, seed=config.seed, dtype=config.dtype
-        ),
-    )
-    for _ in range(shape.column_steps):
-        before, last = last, by.interval.next(walk.step(last, none), last, before)
-    return by.features(logarithms(part.degrees), by.interval.scaled(last, shape.column_steps))
+    by, series = _map_of(shape, told), _series_of(part, config, shape)
+    rows, kept = series.begin(by.interval)
+    for _ in shape.column_stages[:-1]:
+        rows, kept = series.next(by.interval, _alone(part, rows), kept)
+    found = series.end(by.interval, _alone(part, rows), kept)
+    return by.features(logarithms(part.degrees), found)
 
 
-def _walk_of_part(part: GraphPartition) -> Walk:
-    """Return P along a part's own edges, of which each leads to a node."""
-    return Walk.of(
-        indptr=np.asarray(part.indptr),
-        indices=np.asarray(part.indices),
-        weights=part.edge_values.weights,
-        totals=np.asarray(part.degrees),
-        neighbours=np.diff(part.indptr),
-        slots=part.num_boundary,
-    )
+def _alone(part: GraphPartition, rows: np.ndarray) -> Crossed:
+    return Crossed.within(part, rows, rows[:0])
 
 
 class ColumnClient(GraphClient):
@@ -234,8 +337,7 @@ class ColumnClient(GraphClient):
             return
         crossing = self.crossing
         by_step = {
-            stage: bits_of_step(step, steps=self.shape.column_steps, bits=config.structure_bits)
-            for step, stage in enumerate(self.shape.column_stages, start=1)
+            stage: column_bits(config, self.shape, stage) for stage in self.shape.column_stages
         }
         made = {
             bits: Mailbox(
@@ -259,9 +361,13 @@ class ColumnClient(GraphClient):
         nodes = self.part.graph.num_inner
         adds = "nodes" in self.part.uses
         if weights is None:
-            size = degree_values(self.shape.features - self.shape.made_columns)
+            size = degree_values(self.shape.made_degrees)
+        elif not self.shape.mixed_columns:
+            raise LocalProtocolError(
+                "asked for products of label columns; expected none, since nothing mixes them"
+            )
         else:
-            size = product_values(self.shape.made_columns)
+            size = product_values(self.shape.mixed_columns)
             interval = Interval.read(weights)
             # Before it is computed with: whether its exchange is closed is no fact of data.
             self.crossing.check_closed(ticket)

@@ -12,14 +12,20 @@ def check_structure(config: RunConfig) -> None:
     Raises:
         ConfigurationError: Some may stay away.
     """
-    if config.structure != "columns" or not config.traits.trains:
+    if config.structure == "degrees" or not config.traits.trains:
         return
+    if config.structure == "labels" and config.goal.output != "class":
+        raise ConfigurationError(
+            "structure: labels counts train nodes of each class, and nodes have no classes here; "
+            "expected columns or degrees, or task classes"
+        )
     for key, given, expected in (
         ("missing-peers", config.missing_peers, "wait"),
         ("min-clients", config.min_clients, 0),
     ):
         if given != expected:
             raise ConfigurationError(
-                f"{key}: {given} does not go with structure columns, which all clients make "
-                f"together since nodes have no features; expected {expected}, or structure degrees"
+                f"{key}: {given} does not go with structure {config.structure}, which all "
+                f"clients make together since nodes have no features; expected {expected}, or "
+                "structure degrees"
             )

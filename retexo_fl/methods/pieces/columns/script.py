@@ -1,12 +1,13 @@
 """The rounds that make columns of the edges before a training, where nodes have no features.
 
     structure     how many neighbours nodes have in the mean: sums of degrees
-    for each step but the first:
+    for each step but the first, of labels for each:
         publish, collect   the columns of boundary nodes, as the step before made them
-    structure     products of the columns with each other, summed over all nodes
+    structure     products of the columns with each other, summed over all nodes; not of labels
     whiten        what makes features of degrees and columns
 
-Peers see columns of boundary nodes, which follow from the edges; the server sees the two sums.
+Peers see columns of boundary nodes, which follow from the edges, or from train labels along them;
+the server sees the sums.
 Under masks these are of whole cohorts. A resumed attempt, or a prediction, makes the same columns
 again with the map that is known; where clients have kept them, nothing is sent again.
 """
@@ -53,7 +54,7 @@ def make_columns(training: Training) -> None:
     ticket = Ticket(job=job.job, attempt=job.attempt, stage=stages[0], weights_digest=unnamed)
     known: ColumnMap | None = None
     if job.columns is None:
-        size = degree_values(shape.features - shape.made_columns)
+        size = degree_values(shape.made_degrees)
         asking = _sums(joined.clients, StructureRequest(ticket=ticket), size)
         known = ColumnMap.of_degrees(*joined.rounds.carry_out(asking))
         interval = known.interval
@@ -73,18 +74,24 @@ def make_columns(training: Training) -> None:
         else:
             exchanges.run(stage)
     ticket = replace(ticket, round=shape.column_steps)
-    if known is not None:
+    if known is not None and shape.mixed_columns:
         request = StructureRequest(ticket=ticket, weights=told)
-        asking = _sums(joined.clients, request, product_values(shape.made_columns))
+        asking = _sums(joined.clients, request, product_values(shape.mixed_columns))
         _, sums = exchanges.run_with(stages[-1], joined.rounds.wrapped(asking))
-        mixing = known.mixed(*sums, columns=shape.made_columns)
+        mixing = known.mixed(*sums, columns=shape.mixed_columns)
         job.columns = replace(known, mixing=mixing).encode(dtype)
         training.follower.columns_made(job.columns)
-    else:
-        exchanges.run(stages[-1])
+    elif known is not None:
+        job.columns = replace(known, mixing=np.empty((0, 0))).encode(dtype)
     assert job.columns is not None
     whiten = WhitenRequest(ticket=replace(ticket, round=ticket.round + 1), weights=job.columns)
-    joined.rounds.carry_out(_whitened(joined.clients, whiten, shape.features))
+    making = _whitened(joined.clients, whiten, shape.features)
+    if known is not None and shape.mixed_columns:
+        joined.rounds.carry_out(making)
+        return
+    exchanges.run_with(stages[-1], joined.rounds.wrapped(making))
+    if known is not None:
+        training.follower.columns_made(job.columns)
 
 
 def _sums(clients: Clients, request: StructureRequest, size: int) -> Round[tuple[np.ndarray, int]]:
