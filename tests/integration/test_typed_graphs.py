@@ -235,8 +235,10 @@ def model_shapes(run: Path) -> dict[str, Any]:
     }
 
 
-def _change(path: Path, old: str, new: str) -> None:
+def _change(path: Path, old: str | None, new: str) -> None:
+    """Put a text in the place of another one, or of the whole file."""
     text = path.read_text(encoding="utf-8")
+    old = text if old is None else old
     assert old in text
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
@@ -249,10 +251,18 @@ def _change(path: Path, old: str, new: str) -> None:
         ("customer", "label", "class", "labels: no type has them; expected one type with labels"),
         ("shop", "s1\n", "s0\n", "key: 's0' is already in line 2; expected unique keys"),
         ("stands", "source", "from", "column 'source' is missing"),
+        ("stands", "\nd", "\nq", "source: 'device/q"),
+        ("owns", None, "source,target\n", "has no edges; expected at least one in each relation"),
+        (
+            "owns",
+            None,
+            "source,target\nq1,d1\n",
+            "source: got 'q1', and no other key of customer, ",
+        ),
     ],
 )
 def test_tables_that_do_not_fit_are_refused_by_file_and_line(
-    tmp_path: Path, retexo: CommandLine, file: str, old: str, new: str, told: str
+    tmp_path: Path, retexo: CommandLine, file: str, old: str | None, new: str, told: str
 ) -> None:
     tables = write_bank(tmp_path)
     _change(tmp_path / f"{file}.csv", old, new)

@@ -460,6 +460,8 @@ def _with_names(table: EdgeTable, name: str, column: str) -> EdgeTable:
 def _by_relation(path: AnyTable, column: str, reading: Reading) -> Iterator[tuple[str, EdgeTable]]:
     """Yield relations by name, in the order of their first rows, and the edges of each."""
     given = read_edge_table(path, rules=reading.rules, types=column)
+    if not len(given.left):
+        raise TableError(f"{given.source}: has no edges; expected at least one in each relation")
     if given.kinds is None:
         yield _name_of(path), given
         return
@@ -535,8 +537,12 @@ def _type_of(
     likely = [kind for kind, count in found.items() if count == most]
     if len(likely) == 1:
         return likely[0]
-    problem = "are of" if most else "are no keys of"
+    if not most:
+        raise TableError(
+            f"{table.source}: {column}: got {shown(keys[0])}, and no other key of {known} either; "
+            "expected keys of one of these types"
+        )
     raise TableError(
-        f"{table.source}: {column}: its keys {problem} {' and '.join(likely)} alike; expected keys "
+        f"{table.source}: {column}: its keys are of {' and '.join(likely)} alike; expected keys "
         f"of one type, or a column {column}_type"
     )
