@@ -144,6 +144,23 @@ def test_numbers_of_features_are_standardised_by_type(retexo: CommandLine) -> No
     retexo.done("predict", "run", "--partitions", "parts")
 
 
+@pytest.mark.parametrize("edges_are", [(), DIRECTED])
+def test_edges_of_each_relation_are_counted_once(
+    retexo: CommandLine, caplog: pytest.LogCaptureFixture, edges_are: tuple[str, ...]
+) -> None:
+    # Money goes back, too.
+    rows = _rows("transfers.csv")
+    back = [{**row, "source": row["target"], "target": row["source"]} for row in rows[:20]]
+    _table(Path("transfers.csv"), rows + back)
+    retexo.done("run", *TABLES, *READ, *edges_are, *HOW, "--clients", "3", "--out", "run")
+    counts = []
+    for name, target in (("transfers", "accounts"), ("uses", "devices"), ("pays", "merchants")):
+        pairs = [(row["source"], row["target"]) for row in _rows(f"{name}.csv")]
+        there = {*pairs} if edges_are else {frozenset(pair) for pair in pairs}
+        counts.append(f"{name} (accounts to {target}) {len(there)}")
+    assert f"relations: {', '.join(counts)}" in caplog.text
+
+
 def test_parts_are_made_by_the_file_of_a_run(retexo: CommandLine, tmp_path: Path) -> None:
     names = [name.removesuffix(".csv") for name in TABLES[1::2]]
     tables = [[f"{name}.csv" for name in some] for some in (names[:3], names[3:])]
