@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_count, format_counted
 
 if TYPE_CHECKING:
+    from retexo_fl.dates import Moment
+    from retexo_fl.graph.parts.partition import GraphPartition
     from retexo_fl.graph.recipes import FeatureRecipe
 
 _HELP = """Make one client's part from its own tables, without the whole graph.
@@ -184,15 +187,17 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(
             help="Leave out edges of this time and later: a number, or a date as 2024-03-01; needs "
-            "a column time.",
+            "a column time. Three, as 2024-03-01/2024-04-01/2024-05-01: of train, validation and "
+            "test nodes.",
             metavar="TIME",
         ),
     ] = "",
     out: Annotated[Path, typer.Option(help="Folder that gets part-INDEX.", metavar="DIR")],
     overwrite: Overwrite = False,
 ) -> None:
-    from retexo_fl.dates import Moment
+    from retexo_fl.dates import moments_of
     from retexo_fl.graph.labels import LINKS
+    from retexo_fl.graph.parts.as_of import joined_cuts
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import PART, check_new_folder, part_name, write_partition
@@ -219,8 +224,8 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             "expected one of the two"
         )
     form = TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding)
-    rules = EdgeRules(
-        before=Moment.of(edges_before) if edges_before else None,
+    cuts = moments_of(edges_before)
+    read = EdgeRules(
         unknown=unknown_nodes,
         columns=EdgeColumns.of(
             source=source_column,
@@ -255,17 +260,19 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     }
     if type_column and agreed.relations is None:
         raise ConfigurationError(f"type-column: {peers} has no types of nodes; expected it there")
-    if agreed.relations is not None:
-        typed = read_typed_client(
-            *(nodes, edges or (), boundary or (), agreed),
-            columns=columns,
-            rules=rules,
-            attributes=times,
-            unlabelled=unlabelled,
-            column=type_column or TYPE_COLUMN,
-        )
-        part = make_typed_part(typed, agreed, client, **chosen)
-    else:
+
+    def made(cut: Moment | None) -> GraphPartition:
+        rules = replace(read, before=cut)
+        if agreed.relations is not None:
+            typed = read_typed_client(
+                *(nodes, edges or (), boundary or (), agreed),
+                columns=columns,
+                rules=rules,
+                attributes=times,
+                unlabelled=unlabelled,
+                column=type_column or TYPE_COLUMN,
+            )
+            return make_typed_part(typed, agreed, client, **chosen)
         own_nodes, own_edges, to_peers = (
             _only(option, files, peers)
             for option, files in (("nodes", nodes), ("edges", edges), ("boundary", boundary))
@@ -283,7 +290,12 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             edges=() if own_edges is None else (read_edge_table(own_edges, rules=rules),),
             boundary=() if to_peers is None else (read_boundary_table(to_peers, rules=rules),),
         )
-        part = make_local_part(tables, agreed, client, **chosen)
+        return make_local_part(tables, agreed, client, **chosen)
+
+    if len(cuts) > 1:
+        part = joined_cuts([made(cut) for cut in cuts], [cut.text for cut in cuts])
+    else:
+        part = made(cuts[0] if cuts else None)
     write_partition(part, folder, overwrite=overwrite)
     cut = part.num_cut_edges
     tell(

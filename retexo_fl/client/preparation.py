@@ -24,7 +24,7 @@ from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import LINKS, LabelKind, labels_for
 from retexo_fl.graph.masks import Split, published_split
 from retexo_fl.graph.partitioners import assign_nodes
-from retexo_fl.graph.parts.as_of import USES, joined_cuts, only_use
+from retexo_fl.graph.parts.as_of import joined_cuts
 from retexo_fl.graph.parts.cutting import cut_graph
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.storage import find_partitions, open_partition, part_name
@@ -132,14 +132,11 @@ def settled_parts(
     config, masks = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
         assignment, split = _divided(whole, config)
-        if len(cuts) < len(USES):
-            parts = cut_graph(whole, assignment, split)
+        parts = cut_graph(whole, assignment, split)
+        if len(cuts) < 2:
             return SettledParts(config=config, parts=parts, masks=masks)
-        at_cuts = []
-        for place, cut in enumerate(cuts):
-            if place:
-                whole = _as_of(cut, config, graph)
-            at_cuts.append(cut_graph(whole, assignment, only_use(split, place)))
+        later = (_as_of(cut, config, graph) for cut in cuts[1:])
+        at_cuts = [parts, *(cut_graph(whole, assignment, split) for whole in later)]
     _tell_cuts(cuts, at_cuts)
     joined = [joined_cuts(parts, cuts) for parts in zip(*at_cuts, strict=True)]
     return SettledParts(config=config, parts=joined, masks=masks)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
+from retexo_fl.graph import open_partition
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 from tests.support.runs import model_bytes
@@ -204,6 +205,41 @@ def test_three_cuts_of_any_division_train_one_model(retexo: CommandLine) -> None
     assert model_bytes(Path("of-parts")) == model_bytes(Path("4"))
     keys = np.concatenate([np.load(path) for path in Path("parts").glob("*/node_keys.npy")])
     assert {key.partition(b" before ")[2].decode() for key in keys} == {TRAIN, VALIDATION, TEST}
+
+
+def test_owners_make_their_parts_of_three_cuts_themselves(retexo: CommandLine) -> None:
+    how = (*GRAPH, *PUBLISHED[:2], "--edges-before", THREE, "--clients", "2")
+    retexo.done("partition", "make", *how, "--out", "made")
+    made = [open_partition(Path("made", f"part-{client}")) for client in range(2)]
+    with Path("accounts.csv").open(newline="") as file:
+        head, *accounts = csv.reader(file)
+    with Path("transfers.csv").open(newline="") as file:
+        _, *transfers = csv.reader(file)
+    owner = {key.decode().partition(" ")[0]: part.client for part in made for key in part.node_keys}
+    Path("peers.toml").write_text(
+        f'partitioning = "{"a" * 64}"\nclasses = 2\nfeatures = 3\nclients = ["b0", "b1"]\n'
+    )
+    for client in range(2):
+        write(Path("own.csv"), head, [row for row in accounts if owner[row[0]] == client])
+        inner = [row for row in transfers if owner[row[0]] == owner[row[1]] == client]
+        write(Path("in.csv"), ["source", "target", "time"], inner)
+        cut = [
+            [*(row[:2] if owner[row[0]] == client else row[1::-1]), f"b{1 - client}", row[2]]
+            for row in transfers
+            if owner[row[0]] != owner[row[1]]
+        ]
+        write(Path("out.csv"), ["own", "foreign", "peer", "time"], cut)
+        retexo.done(
+            *("partition", "local", "--name", f"b{client}", "--peers", "peers.toml"),
+            *("--nodes", "own.csv", "--edges", "in.csv", "--boundary", "out.csv"),
+            *("--merge-edges", "sum", "--edges-before", THREE, "--out", "local"),
+        )
+        found, expected = open_partition(Path("local", f"part-{client}")), made[client]
+        assert found.node_keys.tolist() == expected.node_keys.tolist()
+        assert found.boundary_keys.tolist() == expected.boundary_keys.tolist()
+        assert found.indices.tolist() == expected.indices.tolist()
+        assert found.test_mask.tolist() == expected.test_mask.tolist()
+        assert found.degrees.tolist() == expected.degrees.tolist()
 
 
 @pytest.mark.parametrize(

@@ -11,42 +11,29 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import narrow_keys, of_cut
-from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.partition import GraphPartition
-
-#: Uses of nodes, in the order of the points in time.
-USES: Final = ("train", "val", "test")
-
-
-def only_use(split: Split, place: int) -> Split:
-    """Return a split of which only the use of one of the points in time is left."""
-    masks = (split.train, split.val, split.test)
-    train, val, test = (
-        mask if each == place else np.zeros(len(mask), dtype=bool)
-        for each, mask in enumerate(masks)
-    )
-    return Split(train=train, val=val, test=test)
 
 
 def joined_cuts(parts: Sequence[GraphPartition], cuts: Sequence[str]) -> GraphPartition:
     """Join a client's parts at several points in time.
 
     Args:
-        parts: One of each point, with the same nodes.
+        parts: One of each point, with the same nodes; of the first train nodes are used, of the
+            second validation nodes, of the third test nodes.
         cuts: What each point is called, for keys.
 
     Returns:
         The part, whose nodes' keys end in the point's name. A client whose nodes have neither edge
         nor use keeps its first node.
     """
+    parts = [_of_use(part, place) for place, part in enumerate(parts)]
     kept = [_kept(part) for part in parts]
     if not any(len(rows) for rows in kept):
         kept[0] = np.zeros(1, dtype=np.int64)
@@ -83,6 +70,14 @@ def _partitioning(parts: Sequence[GraphPartition], cuts: Sequence[str]) -> str:
     """Return what names the joined parts of all clients: who has other points is told apart."""
     told = "".join(f"{part.partitioning} {cut}\n" for part, cut in zip(parts, cuts, strict=True))
     return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _of_use(part: GraphPartition, place: int) -> GraphPartition:
+    none = np.zeros(part.num_inner, dtype=bool)
+    train, val, test = (
+        mask if at == place else none for at, mask in enumerate(part.split.named().values())
+    )
+    return replace(part, train_mask=train, val_mask=val, test_mask=test)
 
 
 def _kept(part: GraphPartition) -> np.ndarray:
