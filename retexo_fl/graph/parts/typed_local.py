@@ -238,28 +238,28 @@ class _Ends:
         """Yield the edges of each relation, with keys as nodes have them."""
         ways, at = self._found(name, table, (table.left, table.right), table.ends)
         for relation, rows in _by_relation(ways, at):
-            part, found = table.taken(rows), [ways[one] for one in at[rows]]
-            left, right = self._keys(found, (part.left, part.right))
+            part = table.taken(rows)
+            left, right = self._keys(ways, at[rows], (part.left, part.right))
             yield replace(part, left=left, right=right, relation=relation)
 
     def boundary(self, name: str, table: BoundaryTable) -> Iterator[BoundaryTable]:
         """Yield the edges of each relation to peers, with keys as nodes have them."""
         ways, at = self._found(name, table, (table.own,), ("own", "foreign"))
         for relation, rows in _by_relation(ways, at):
-            part, found = table.taken(rows), [ways[one] for one in at[rows]]
-            own, foreign = self._keys(found, (part.own, part.foreign))
+            part = table.taken(rows)
+            own, foreign = self._keys(ways, at[rows], (part.own, part.foreign))
             goes_out = part.goes_out
-            if found[0].goes_out is not None:
-                goes_out = np.array([way.goes_out for way in found], dtype=bool)
+            if ways[at[rows[0]]].goes_out is not None:
+                goes_out = np.array([bool(way.goes_out) for way in ways])[at[rows]]
             yield replace(part, own=own, foreign=foreign, goes_out=goes_out, relation=relation)
 
     def _keys(
-        self, ways: Sequence[_Way], keys: tuple[np.ndarray, np.ndarray]
+        self, ways: Sequence[_Way], at: np.ndarray, keys: tuple[np.ndarray, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of both ends behind the names of their types."""
+        """Return the keys of both ends, which take ways by number, behind their types' names."""
         types = self._relations.types
         first, second = (
-            np.char.add([prefix_of(types[way.kinds[end]]) for way in ways], keys[end])
+            np.char.add(np.array([prefix_of(types[way.kinds[end]]) for way in ways])[at], keys[end])
             for end in (0, 1)
         )
         return first, second
