@@ -12,6 +12,7 @@ from retexo_fl.errors import ConfigurationError, PartitionError
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.training.link_split import LinkSplit, counts_by_use
+from retexo_fl.training.model_checks import relation_named
 
 #: Of a client that has no part yet, and takes part in a feature recipe alone.
 NO_PART: Final = hashlib.sha256(b"retexo no part yet").digest()
@@ -52,7 +53,9 @@ def check_promise(brings: frozenset[str], config: RunConfig, part: GraphPartitio
         )
 
 
-def uses_of_part(part: GraphPartition, limits: Limits, *, links: bool) -> frozenset[str]:
+def uses_of_part(
+    part: GraphPartition, limits: Limits, *, links: bool, relation: str = ""
+) -> frozenset[str]:
     """Return of which uses a part has enough for a sum that hides it.
 
     Args:
@@ -60,9 +63,14 @@ def uses_of_part(part: GraphPartition, limits: Limits, *, links: bool) -> frozen
         limits: Have the fewest train nodes.
         links: What is learned is edges, which a run splits: a part with enough of them has some of
             each use.
+        relation: Of a graph with types, whose edges are learned.
+
+    Raises:
+        ConfigurationError: As :func:`.relation_named`.
     """
     if links:
-        pairs = LinkSplit.of(part, split=_ALL_COUNT, seed=0).pairs
+        predicted = relation_named(relation, part.relations)
+        pairs = LinkSplit.of(part, split=_ALL_COUNT, seed=0, predicted=predicted).pairs
         edges = sum(map(len, pairs.values()))
         counts = dict.fromkeys(("train", "validation", "test"), edges // limits.least_train_nodes)
     else:

@@ -116,6 +116,12 @@ def _member(
     links: Annotated[
         bool, typer.Option("--links", help="Edges are learned (task links), not labels of nodes.")
     ] = False,
+    relation: Annotated[
+        str,
+        typer.Option(
+            "--relation", help="With --links, of a graph with types: whose edges.", metavar="NAME"
+        ),
+    ] = "",
     without_part: Annotated[
         bool,
         typer.Option("--without-part", help="There is no part yet: for `retexo features share`."),
@@ -127,8 +133,11 @@ def _member(
     from retexo_fl.channels.identity import Identity
     from retexo_fl.channels.owner_secret import OwnerSecret
     from retexo_fl.channels.roster import Member, Roster
+    from retexo_fl.errors import ConfigurationError
     from retexo_fl.graph.parts.storage import open_partition
 
+    if relation and not links:
+        raise ConfigurationError("relation: missing --links; expected both, or neither")
     settings = _settings(config)
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
     brings, digest = frozenset({"nodes"}), NO_PART
@@ -136,7 +145,8 @@ def _member(
         folder = Path(settings.partition)
         part = open_partition(folder)
         _refuse_other_part(part.client, identity.client, folder)
-        brings, digest = uses_of_part(part, settings, links=links), part_digest(folder)
+        brings = uses_of_part(part, settings, links=links, relation=relation)
+        digest = part_digest(folder)
     path = Path(settings.key).with_name("member.toml")
     known = Roster.read(path).members.get(identity.client) if path.exists() else None
     member = known or Member(

@@ -63,17 +63,25 @@ def predicted_relation(config: RunConfig, relations: Relations | None) -> int | 
     """Return the relation whose edges are learned, a number; None where that is not of types.
 
     Raises:
+        ConfigurationError: As :func:`relation_named`.
+    """
+    if relations is not None and config.goal.splits_nodes:
+        return None
+    return relation_named(config.relation, relations)
+
+
+def relation_named(asked: str, relations: Relations | None) -> int | None:
+    """Return the relation of a name, a number, or the only one if none is given; None without any.
+
+    Raises:
         ConfigurationError: It is not there, is one of several, or its edges have directions.
     """
-    asked = config.relation
     if relations is None:
         if asked:
             raise ConfigurationError(
                 f"relation: {asked[:60]!r} does not go with a graph whose nodes have no types; "
                 "expected no value"
             )
-        return None
-    if config.goal.splits_nodes:
         return None
     names = [one.name for one in relations.relations]
     full = [

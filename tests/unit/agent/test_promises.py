@@ -15,6 +15,7 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.parts.storage import write_partition
+from tests.support.typed_graphs import bank
 
 ALL = frozenset({"train", "validation", "test", "nodes"})
 
@@ -36,6 +37,17 @@ def test_a_part_brings_what_hides_it(part: GraphPartition) -> None:
     assert uses_of_part(unlabelled, Limits(), links=True) == ALL
     many = Limits(least_train_nodes=len(part.indices))
     assert uses_of_part(unlabelled, many, links=True) == {"nodes"}
+
+
+def test_of_a_graph_with_types_edges_of_a_relation_are_promised() -> None:
+    keys = {"model": "rel-sage", "task": "links", "relation": "stands", "clients": 3}
+    # Of clients by type, customers have no part in where devices stand.
+    parts = make_parts(make_config({**keys, "partitioner": "attribute:type"}), graph=bank())
+    limits = Limits(least_train_nodes=2)
+    found = [uses_of_part(part, limits, links=True, relation="stands") for part in parts]
+    assert sorted(map(len, found)) == [1, 4, 4]
+    with pytest.raises(ConfigurationError, match="relation: got ''; expected the one whose edges"):
+        uses_of_part(parts[0], limits, links=True)
 
 
 def test_a_run_that_leaves_nothing_of_a_use_is_refused(part: GraphPartition) -> None:
