@@ -407,8 +407,8 @@ class NodeRanking(Metric):
     """Base of metrics of how nodes rank those that they may have an edge to, each by itself.
 
     A node with held-out edges ranks all candidates: those that it has no other edge to. Of a
-    relation of two types its sources rank, as users do items. Equal scores rank by half: the mean
-    of the best and the worst rank.
+    relation of two types its sources rank, as users do items. Any order of equal scores is as
+    likely.
     """
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -426,16 +426,22 @@ class NodeRanking(Metric):
         held[rows, place] = logits[rows, columns]
         ordered = logits.masked_fill(labels < 0, -torch.inf).sort(dim=1).values
         above = logits.shape[1] - torch.searchsorted(ordered, held, right=True)
-        as_high = logits.shape[1] - torch.searchsorted(ordered, held)
-        # One of those that are as high is the edge itself.
-        ranks = (above + as_high + 1).double() / 2
+        alike = logits.shape[1] - torch.searchsorted(ordered, held) - above
         known = torch.arange(held.shape[1]) < counts[:, None]
-        of_nodes = self.of_ranks(ranks, known)
+        of_nodes = self.of_ranks(above, alike.clamp(min=1), known)
         return torch.stack([of_nodes.sum(), of_nodes.new_tensor(float(len(of_nodes)))])
 
     @abstractmethod
-    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-        """Return (R,) float64 of nodes: of (R, P) ranks from 1, as far as they are known."""
+    def of_ranks(
+        self, above: torch.Tensor, alike: torch.Tensor, known: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (R,) float64 of nodes.
+
+        Args:
+            above: (R, P) how many candidates score higher than each edge.
+            alike: (R, P) how many score as high, itself with them.
+            known: (R, P) which are edges; each row begins with those.
+        """
 
     def value(self, totals: np.ndarray) -> float | None:
         """See :class:`Metric`."""
@@ -454,14 +460,26 @@ class NodeHits(NodeRanking):
         most: K.
     """
 
-    counts = True
-
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-        """See :class:`NodeRanking`."""
-        return ((ranks <= self._most) & known).any(dim=1).double()
+    def of_ranks(
+        self, above: torch.Tensor, alike: torch.Tensor, known: torch.Tensor
+    ) -> torch.Tensor:
+        """See :class:`NodeRanking`.
+
+        Of n alike, m of them edges, none of these is among s places with chance C(n - m, s) /
+        C(n, s).
+        """
+        first = _first(above, known)
+        same = known & (above == first[:, None])
+        edges, alike = same.sum(dim=1), (alike * same).amax(dim=1)
+        places = torch.minimum((self._most - first).clamp(min=0), alike)
+        left = (alike - edges).clamp(min=0)
+        missed = torch.exp(
+            _log_choose(left, torch.minimum(places, left)) - _log_choose(alike, places)
+        )
+        return 1 - missed.masked_fill(places > left, 0)
 
 
 class NodeNdcg(NodeRanking):
@@ -470,27 +488,48 @@ class NodeNdcg(NodeRanking):
     Args:
         most: K.
 
-    Source: Järvelin and Kekäläinen, TOIS 2002, with gains of 0 and 1 and log2(1 + rank).
+    Source: Järvelin and Kekäläinen, TOIS 2002, with gains of 0 and 1 and log2(1 + rank); of equal
+    scores the mean over all orders, McSherry and Najork, ECIR 2008.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    def of_ranks(
+        self, above: torch.Tensor, alike: torch.Tensor, known: torch.Tensor
+    ) -> torch.Tensor:
         """See :class:`NodeRanking`."""
-        best = torch.arange(1, ranks.shape[1] + 1, dtype=torch.float64).expand_as(ranks)
-        return self._gain(ranks, known) / self._gain(best, known)
-
-    def _gain(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-        return (1 / torch.log2(1 + ranks)).masked_fill(~known | (ranks > self._most), 0).sum(dim=1)
+        most = min(self._most, int((above + alike).max()) if above.numel() else 1)
+        ranks = torch.arange(1, max(most, known.shape[1]) + 1, dtype=torch.float64)
+        total = torch.cat([ranks.new_zeros(1), (1 / torch.log2(1 + ranks)).cumsum(0)])
+        gain = (total[(above + alike).clamp(max=most)] - total[above.clamp(max=most)]) / alike
+        best = total[known.sum(dim=1).clamp(max=self._most)]
+        return gain.masked_fill(~known, 0).sum(dim=1) / best
 
 
 class NodeMrr(NodeRanking):
-    """The mean over nodes of 1 / rank of the first of their held-out edges among candidates."""
+    """The mean over nodes of 1 / rank of the first of their held-out edges among candidates.
 
-    def of_ranks(self, ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    Of equal scores it is the mean of the best and the worst rank.
+    """
+
+    def of_ranks(
+        self, above: torch.Tensor, alike: torch.Tensor, known: torch.Tensor
+    ) -> torch.Tensor:
         """See :class:`NodeRanking`."""
-        return 1 / ranks.masked_fill(~known, torch.inf).amin(dim=1)
+        return 1 / _first(above + (alike + 1).double() / 2, known)
+
+
+def _first(ranks: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """Return the (R,) least of (R, P) ranks that are known."""
+    most = torch.iinfo(ranks.dtype).max if not ranks.is_floating_point() else torch.inf
+    return ranks.masked_fill(~known, most).amin(dim=1)
+
+
+def _log_choose(count: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of how many ways there are to choose so many of so many, float64."""
+    n, k = count.double(), chosen.double()
+    return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
 
 
 def pairs_beside(metric: Metric | None) -> int:
