@@ -87,7 +87,8 @@ class SettledParts:
     Attributes:
         config: With the split that it was, and the place of the class that its metric is of.
         parts: By client.
-        masks: That these are the graph's own masks, and what was made of them; empty where not.
+        masks: That these are the graph's own masks, and what was made of them; of three cuts in
+            time, which edges who has. Empty without either.
     """
 
     config: RunConfig
@@ -139,7 +140,10 @@ def settled_parts(
         at_cuts = [parts, *(cut_graph(whole, assignment, split) for whole in later)]
     _tell_cuts(cuts, at_cuts)
     joined = [joined_cuts(parts, cuts) for parts in zip(*at_cuts, strict=True)]
-    return SettledParts(config=config, parts=joined, masks=masks)
+    of_uses = f"train, validation and test nodes have the edges before {', '.join(cuts)}"
+    return SettledParts(
+        config=config, parts=joined, masks="; ".join(filter(None, (masks, of_uses)))
+    )
 
 
 def later_parts(

@@ -179,6 +179,7 @@ def test_three_cuts_train_on_the_past_and_choose_and_judge_by_later_edges(
     assert shared >= 6
     assert both[0][:shared] == both[1][:shared]
     result = json.loads(Path("three/result.json").read_text())
+    assert f"the edges before {TRAIN}, {VALIDATION}, {TEST}" in result["profile"]["fit"]
     for use, day in (("validation", VALIDATION), ("test", TEST)):
         retexo.done("predict", "three", *GRAPH, "--edges-before", day, "--out", day, "--quiet")
         metric = json.loads(Path(day, "predictions.json").read_text())["metric"]
