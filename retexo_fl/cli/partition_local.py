@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,9 +18,13 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_count, format_counted
 
 if TYPE_CHECKING:
-    from retexo_fl.dates import Moment
-    from retexo_fl.graph.parts.partition import GraphPartition
+    from retexo_fl.graph.masks import Split
+    from retexo_fl.graph.parts.local_part import ClientTables
+    from retexo_fl.graph.parts.peers import Peers
     from retexo_fl.graph.recipes import FeatureRecipe
+    from retexo_fl.graph.sources.edge_rules import EdgeRules
+    from retexo_fl.graph.sources.tables import NodeColumns
+    from retexo_fl.graph.sources.tables.table import NodeTable
 
 _HELP = """Make one client's part from its own tables, without the whole graph.
 
@@ -51,13 +57,93 @@ def _recipe(features: str) -> FeatureRecipe | None:
     return read_recipe(Path(features)) if features else None
 
 
-def _only(name: str, files: list[Path] | None, peers: Path) -> Path | None:
-    """Return the one table of several that an option may seem to take."""
-    if files and len(files) > 1:
-        raise ConfigurationError(
-            f"{name}: got {len(files)} tables; expected one, since {peers} has no types of nodes"
+def _tables_of(  # noqa: PLR0913 - so much is chosen
+    files: Mapping[str, list[Path]],
+    agreed: Peers,
+    columns: NodeColumns,
+    *,
+    attributes: tuple[str, ...],
+    unlabelled: bool,
+    drops: bool,
+    type_column: str,
+    split_of: Callable[[NodeTable], Split],
+) -> Callable[[EdgeRules], ClientTables]:
+    """Read a client's nodes; return what reads its edges by some rules and joins both.
+
+    Args:
+        files: Of nodes, edges and boundary, by the option that names them.
+        agreed: What all clients agree on.
+        columns: How columns of nodes are named and used.
+        attributes: Columns of nodes that are read, too.
+        unlabelled: Read no labels.
+        drops: Edges of own nodes that are not in the tables are left out.
+        type_column: That says of nodes their type, and of edges their relation.
+        split_of: The uses of nodes.
+
+    Raises:
+        ConfigurationError: There are several tables of one kind, or a column of types, and the
+            clients have not agreed on types.
+    """
+    from retexo_fl.graph.labels import LINKS
+    from retexo_fl.graph.parts.local_part import ClientTables
+    from retexo_fl.graph.parts.typed_local import joined_tables, read_relations, read_typed_nodes
+    from retexo_fl.graph.sources.tables import (
+        read_boundary_table,
+        read_edge_table,
+        read_node_table,
+    )
+    from retexo_fl.graph.sources.tables.source import TYPE_COLUMN
+
+    if agreed.relations is not None:
+        types = type_column or TYPE_COLUMN
+        typed = read_typed_nodes(
+            files["nodes"],
+            agreed,
+            columns,
+            attributes=attributes,
+            unlabelled=unlabelled,
+            column=types,
         )
-    return files[0] if files else None
+        return lambda rules: joined_tables(
+            typed,
+            read_relations(
+                "edges", files["edges"], partial(read_edge_table, rules=rules, types=types)
+            ),
+            read_relations(
+                "boundary",
+                files["boundary"],
+                partial(read_boundary_table, rules=rules, types=types),
+            ),
+            agreed,
+            split_of=split_of,
+            recipe=columns.recipe,
+            drops=drops,
+        )
+    for option, paths in files.items():
+        if len(paths) > 1:
+            raise ConfigurationError(
+                f"{option}: got {len(paths)} tables; expected one, since {agreed.source} has no "
+                "types of nodes"
+            )
+    if type_column:
+        raise ConfigurationError(
+            f"type-column: {agreed.source} has no types of nodes; expected it there"
+        )
+    table = read_node_table(
+        files["nodes"][0],
+        columns,
+        num_features=agreed.num_features,
+        attributes=attributes,
+        kind=LINKS if unlabelled else agreed.labels,
+    )
+    if unlabelled:
+        table = table.without_labels(agreed.labels, agreed.num_classes)
+    own = replace(table, split=split_of(table))
+    return lambda rules: ClientTables(
+        nodes=own,
+        edges=[read_edge_table(path, rules=rules) for path in files["edges"]],
+        boundary=[read_boundary_table(path, rules=rules) for path in files["boundary"]],
+    )
 
 
 def add_to(group: typer.Typer) -> None:
@@ -196,21 +282,13 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     overwrite: Overwrite = False,
 ) -> None:
     from retexo_fl.dates import moments_of
-    from retexo_fl.graph.labels import LINKS
     from retexo_fl.graph.parts.as_of import joined_cuts
-    from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
+    from retexo_fl.graph.parts.local_part import make_local_part, split_of_table
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import PART, check_new_folder, part_name, write_partition
-    from retexo_fl.graph.parts.typed_local import make_typed_part, read_typed_client
     from retexo_fl.graph.sources.edge_rules import EdgeColumns, EdgeRules
-    from retexo_fl.graph.sources.tables import (
-        NodeColumns,
-        read_boundary_table,
-        read_edge_table,
-        read_node_table,
-    )
+    from retexo_fl.graph.sources.tables import NodeColumns
     from retexo_fl.graph.sources.tables.nodes import words_of
-    from retexo_fl.graph.sources.tables.source import TYPE_COLUMN
     from retexo_fl.graph.sources.text_form import TextForm
     from retexo_fl.graph.time_split import TIME_COLUMN, time_columns, time_cuts
 
@@ -225,7 +303,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         )
     form = TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding)
     cuts = moments_of(edges_before)
-    read = EdgeRules(
+    rules = EdgeRules(
         unknown=unknown_nodes,
         columns=EdgeColumns.of(
             source=source_column,
@@ -250,52 +328,28 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         form=form,
     )
     times = time_columns(split, node_time_column)
-    chosen: dict[str, Any] = {
-        "split": split,
-        "seed": seed,
-        "merge": merge_edges,
-        "self_loops": self_loops,
-        "unknown": unknown_nodes,
-        "time_column": node_time_column or TIME_COLUMN,
-    }
-    if type_column and agreed.relations is None:
-        raise ConfigurationError(f"type-column: {peers} has no types of nodes; expected it there")
-
-    def made(cut: Moment | None) -> GraphPartition:
-        rules = replace(read, before=cut)
-        if agreed.relations is not None:
-            typed = read_typed_client(
-                *(nodes, edges or (), boundary or (), agreed),
-                columns=columns,
-                rules=rules,
-                attributes=times,
-                unlabelled=unlabelled,
-                column=type_column or TYPE_COLUMN,
-            )
-            return make_typed_part(typed, agreed, client, **chosen)
-        own_nodes, own_edges, to_peers = (
-            _only(option, files, peers)
-            for option, files in (("nodes", nodes), ("edges", edges), ("boundary", boundary))
+    tables_at = _tables_of(
+        {"nodes": nodes, "edges": edges or [], "boundary": boundary or []},
+        agreed,
+        columns,
+        attributes=times,
+        unlabelled=unlabelled,
+        drops=unknown_nodes == "drop",
+        type_column=type_column,
+        split_of=lambda table: split_of_table(table, split, seed, node_time_column or TIME_COLUMN),
+    )
+    parts = [
+        make_local_part(
+            tables_at(replace(rules, before=cut)),
+            agreed,
+            client,
+            merge=merge_edges,
+            self_loops=self_loops,
+            unknown=unknown_nodes,
         )
-        assert own_nodes is not None
-        table = read_node_table(
-            own_nodes,
-            columns,
-            num_features=agreed.num_features,
-            attributes=times,
-            kind=LINKS if unlabelled else agreed.labels,
-        )
-        tables = ClientTables(
-            nodes=table.without_labels(agreed.labels, agreed.num_classes) if unlabelled else table,
-            edges=() if own_edges is None else (read_edge_table(own_edges, rules=rules),),
-            boundary=() if to_peers is None else (read_boundary_table(to_peers, rules=rules),),
-        )
-        return make_local_part(tables, agreed, client, **chosen)
-
-    if len(cuts) > 1:
-        part = joined_cuts([made(cut) for cut in cuts], [cut.text for cut in cuts])
-    else:
-        part = made(cuts[0] if cuts else None)
+        for cut in cuts or (None,)
+    ]
+    part = joined_cuts(parts, [cut.text for cut in cuts]) if len(parts) > 1 else parts[0]
     write_partition(part, folder, overwrite=overwrite)
     cut = part.num_cut_edges
     tell(

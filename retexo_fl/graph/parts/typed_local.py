@@ -19,23 +19,15 @@ from retexo_fl.errors import TableError
 from retexo_fl.files import bare_name
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.graph.masks import Split
-from retexo_fl.graph.parts.local_part import (
-    ClientTables,
-    check_labels,
-    make_local_part,
-    split_of_table,
-)
-from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.parts.local_part import ClientTables, check_labels
 from retexo_fl.graph.parts.peers import Peers
 from retexo_fl.graph.recipes import FeatureRecipe
-from retexo_fl.graph.sources.edge_rules import EdgeRules, tell_unknown
+from retexo_fl.graph.sources.edge_rules import tell_unknown
 from retexo_fl.graph.sources.tables import (
     BoundaryTable,
     EdgeTable,
     NodeColumns,
     NodeTable,
-    read_boundary_table,
-    read_edge_table,
     read_node_table,
 )
 from retexo_fl.graph.sources.tables.edges import key_rows
@@ -48,7 +40,6 @@ from retexo_fl.graph.sources.typed_tables import (
     of_types,
     types_once,
 )
-from retexo_fl.graph.time_split import TIME_COLUMN
 from retexo_fl.relations import Relations, keys_of_type, prefix_of
 from retexo_fl.units import counted
 
@@ -57,73 +48,39 @@ logger = logging.getLogger(__name__)
 _Table = TypeVar("_Table", EdgeTable, BoundaryTable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TypedTables:
-    """What one client has of a typed graph.
-
-    Attributes:
-        nodes: Its own, by type; types of which it has none are left out.
-        edges: Edges between them, by the name of their relation, or what the file is called.
-        boundary: Edges to nodes of peers, likewise.
-        recipe: What made features and classes of columns, or named classes; None for nothing.
-    """
-
-    nodes: Mapping[str, NodeTable]
-    edges: Sequence[tuple[str, EdgeTable]]
-    boundary: Sequence[tuple[str, BoundaryTable]]
-    recipe: FeatureRecipe | None = None
-
-
-def make_typed_part(  # noqa: PLR0913 - so much is agreed on
-    tables: TypedTables,
+def joined_tables(
+    nodes: Mapping[str, NodeTable],
+    edges: Sequence[tuple[str, EdgeTable]],
+    boundary: Sequence[tuple[str, BoundaryTable]],
     peers: Peers,
-    client: int,
     *,
-    split: str = "",
-    seed: int = 0,
-    merge: str = "refuse",
-    self_loops: str = "refuse",
-    unknown: str = "refuse",
-    time_column: str = TIME_COLUMN,
-) -> GraphPartition:
-    """Make the part of one client, as :func:`.make_local_part` does of nodes without types.
+    split_of: Callable[[NodeTable], Split],
+    recipe: FeatureRecipe | None = None,
+    drops: bool = False,
+) -> ClientTables:
+    """Join a client's tables of a typed graph to those that :func:`.make_local_part` takes.
 
     Args:
-        tables: Of this client alone.
+        nodes: Its own, by type; types of which it has none are left out.
+        edges: Edges between them, with the name of their relation, or what the file is called.
+        boundary: Edges to nodes of peers, likewise.
         peers: What all clients agree on, with relations.
-        client: Index of this client.
-        split: Of the nodes with labels, as there; ``by-key`` takes keys with their type.
-        seed: As there.
-        merge: As there.
-        self_loops: As there.
-        unknown: As there.
-        time_column: As there.
+        split_of: The uses of nodes of the type with labels, whose keys begin with it.
+        recipe: What made features and classes of columns, or named classes; None for nothing.
+        drops: Edges of own nodes that are not in the tables are left out.
 
     Raises:
         TableError: A table is of a type or relation that the peers file does not have, or of
             another width, or an edge joins other types; one line names file and row.
-        ConfigurationError: The split is missing, given twice, or not of its form.
-        PartitionError: The part does not satisfy what every part must.
     """
     relations = peers.relations
     assert relations is not None
-    _check_types(tables.nodes, peers, relations)
-    nodes = _joined_nodes(
-        tables.nodes,
-        peers,
-        tables.recipe,
-        lambda table: split_of_table(table, split, seed, time_column),
-    )
-    ends = _Ends(tables.nodes, peers, drops=unknown == "drop")
-    joined = ClientTables(
-        nodes=nodes,
-        edges=_once([one for each in tables.edges for one in ends.edges(*each)], relations),
-        boundary=_once(
-            [one for each in tables.boundary for one in ends.boundary(*each)], relations
-        ),
-    )
-    return make_local_part(
-        joined, peers, client, merge=merge, self_loops=self_loops, unknown=unknown
+    _check_types(nodes, peers, relations)
+    ends = _Ends(nodes, peers, drops=drops)
+    return ClientTables(
+        nodes=_joined_nodes(nodes, peers, recipe, split_of),
+        edges=_once([one for each in edges for one in ends.edges(*each)], relations),
+        boundary=_once([one for each in boundary for one in ends.boundary(*each)], relations),
     )
 
 
@@ -389,30 +346,27 @@ def _as_wide(table: NodeTable, name: str, peers: Peers, relations: Relations) ->
     return replace(table, features=csr_array(parts, shape=(features.shape[0], width)))
 
 
-def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
-    nodes: Sequence[Path],
-    edges: Sequence[Path],
-    boundary: Sequence[Path],
+def read_typed_nodes(
+    paths: Sequence[Path],
     peers: Peers,
-    *,
     columns: NodeColumns,
-    rules: EdgeRules,
+    *,
     attributes: Sequence[str] = (),
     unlabelled: bool = False,
     column: str = TYPE_COLUMN,
-) -> TypedTables:
-    """Read the tables of a client.
+) -> dict[str, NodeTable]:
+    """Read a client's tables of nodes.
 
     Args:
-        nodes: One for each type, or with a column of types.
-        edges: One for each relation, or with a column of their names.
-        boundary: Likewise.
-        peers: What all clients agree on.
-        columns: How columns of nodes are named and used.
-        rules: How edges are read.
+        paths: One for each type, or with a column of types.
+        peers: What all clients agree on, with relations.
+        columns: How columns are named and used.
         attributes: Columns of the nodes with labels to be read, too.
         unlabelled: Read no labels.
-        column: That says of nodes their type, and of edges their relation.
+        column: That says of nodes their type.
+
+    Returns:
+        A table for each type that there is.
 
     Raises:
         TableError: A table cannot be read, or is not as documented.
@@ -420,11 +374,10 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     """
     relations = peers.relations
     assert relations is not None
-    for key, paths in (("nodes", nodes), ("edges", edges), ("boundary", boundary)):
-        check_names(key, paths)
+    check_names("nodes", paths)
     labelled, read = next((relations.types[kind] for kind in relations.with_labels), None), []
     recipe = columns.recipe
-    for path in nodes:
+    for path in paths:
         of_path = of_types(path, columns, column)
         name, width = bare_name(path), None
         if not of_path.type:
@@ -460,21 +413,25 @@ def read_typed_client(  # noqa: PLR0913 - a client has three kinds of tables
     if unlabelled and labelled is not None and labelled in of_nodes:
         found = of_nodes[labelled].without_labels(peers.labels, peers.num_classes)
         of_nodes[labelled] = found
-    return TypedTables(
-        nodes=of_nodes,
-        edges=[
-            (
-                bare_name(path),
-                _without_attributes(read_edge_table(path, rules=rules, types=column)),
-            )
-            for path in edges
-        ],
-        boundary=[
-            (
-                bare_name(path),
-                _without_attributes(read_boundary_table(path, rules=rules, types=column)),
-            )
-            for path in boundary
-        ],
-        recipe=recipe,
-    )
+    return of_nodes
+
+
+def read_relations(
+    key: str, paths: Sequence[Path], read: Callable[[Path], _Table]
+) -> list[tuple[str, _Table]]:
+    """Read a client's tables of edges, or of its boundary: one for each relation, or fewer.
+
+    Args:
+        key: The option that names them.
+        paths: Of tables.
+        read: Reads one, with a column of relations where it has any.
+
+    Returns:
+        The tables without attributes of edges, with what their files are called.
+
+    Raises:
+        TableError: A table cannot be read, or is not as documented.
+        ConfigurationError: Two tables have one name.
+    """
+    check_names(key, paths)
+    return [(bare_name(path), _without_attributes(read(path))) for path in paths]
