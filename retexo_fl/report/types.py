@@ -20,12 +20,7 @@ def types_section(run: RunRecord) -> str:
         for one in run.result.types
     ]
     relations = [
-        [
-            markup.words(one.name),
-            markup.words(one.source),
-            markup.words(one.target),
-            markup.words(one.messages),
-        ]
+        [markup.words(cell) for cell in (one.name, one.source, one.target, one.messages)]
         for one in run.result.relations
     ]
     drawn = [one.name for one in run.result.types if one.weights == "as drawn"]

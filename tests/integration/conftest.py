@@ -1,11 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from retexo_fl.federation import checkpoints
+from tests.support.cli import CommandLine
 
 
 @pytest.fixture(autouse=True)
 def _every_round_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted run goes on from its last round, however fast the machine is."""
     monkeypatch.setattr(checkpoints, "MOST_LOST_S", 0.0)
+
+
+@pytest.fixture
+def retexo(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    """Run commands in a folder of the test's own; modules that need files there extend it."""
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(capfd)

@@ -18,14 +18,6 @@ HALVES = ("--split", "random:0.4/0.3/0.3")
 SMALL = ("--data-dir", "data", "--dataset", "small", "--clients", "2", *HALVES, *TINY)
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 # ---- data sets ----------------------------------------------------------------------------------
 
 

@@ -22,14 +22,6 @@ CHOSEN = tuple(key for key in OTHERS if key_infos()[key].brief)
 TEXTS = tuple(key for key in OTHERS if key not in CHOSEN)
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 def test_keys_are_of_all_kinds() -> None:
     assert min(map(len, (WHOLE, NUMBERS, CHOSEN, TEXTS))) >= 4
 

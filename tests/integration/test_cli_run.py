@@ -20,14 +20,6 @@ from tests.support.runs import events_of, model_bytes, result_of
 KEYS = ("--rounds", "3", "--hidden", "8", "--clients", "3", "--quiet")
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that ended well; not to be changed."""

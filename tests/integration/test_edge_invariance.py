@@ -15,11 +15,18 @@ from retexo_fl.graph import BoundaryPlan
 from retexo_fl.methods.forecasts import FORECASTS
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize, sampled_vectors
+from retexo_fl.training.volume import sampled_vectors
 from tests.support.cli import CommandLine
 from tests.support.played_devices import play_devices
 from tests.support.predictions import cut, read_npz
-from tests.support.runs import configured, largest_difference, ledger_of, model_bytes, train
+from tests.support.runs import (
+    configured,
+    largest_difference,
+    ledger_of,
+    model_bytes,
+    size_of,
+    train,
+)
 from tests.support.valued_graphs import VALUED, write_valued
 from tests.support.workers import train_in_workers
 
@@ -127,14 +134,8 @@ def test_bytes_are_those_of_the_closed_form(
     parts = make_parts(config)
     plans = [BoundaryPlan.from_partition(part, "rows") for part in parts]
     pairs = [peer.send.count for plan in plans for peer in plan.peers]
-    size = TrainingSize(
-        clients=3,
-        training_clients=3,
-        asked_clients=3,
-        validation_clients=3,
-        vectors=sum(pairs),
-        rounds=config.stage_rounds,
-        sampled_vectors=sampled_vectors(pairs, config.boundary_rate),
+    size = replace(
+        size_of(config, parts), sampled_vectors=sampled_vectors(pairs, config.boundary_rate)
     )
     predicted = FORECASTS[algorithm].volume(ModelShape.of_part(config, parts[0]), size)
     assert predicted is not None

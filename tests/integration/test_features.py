@@ -69,12 +69,9 @@ def _write_accounts(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
+def retexo(retexo: CommandLine) -> CommandLine:
     _bank().write()
-    return CommandLine(capfd)
+    return retexo
 
 
 def _bank(seed: int = 0, nodes: int = 90) -> Bank:

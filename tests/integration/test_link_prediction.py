@@ -11,11 +11,10 @@ import pytest
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import RetexoError
-from retexo_fl.graph import BoundaryPlan, GraphPartition, open_partition
+from retexo_fl.graph import GraphPartition, open_partition
 from retexo_fl.methods.forecasts import LAZY
 from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize
 from tests.support.agents import agents, train_with
 from tests.support.cli import CommandLine
 from tests.support.limits import PERMISSIVE
@@ -27,6 +26,7 @@ from tests.support.runs import (
     ledger_of,
     model_bytes,
     result_of,
+    size_of,
     train,
 )
 from tests.support.valued_graphs import VALUED, write_valued
@@ -84,15 +84,7 @@ def test_the_ledger_is_the_closed_form(folder: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", **keys)
     config = configured(tmp_path, **keys)
     parts = make_parts(config)
-    vectors = sum(BoundaryPlan.from_partition(part).num_send for part in parts)
-    size = TrainingSize(
-        clients=3,
-        training_clients=3,
-        asked_clients=3,
-        validation_clients=3,
-        vectors=vectors,
-        rounds=config.stage_rounds,
-    )
+    size = size_of(config, parts)
     volume = LAZY.volume(ModelShape.of_part(config, parts[0]), size)
     raw = result_of(run)["plan"]["predicted_raw"]
     assert raw["total"] == volume.total

@@ -24,14 +24,6 @@ CLIENTS, ROUNDS, STAGES = 3, 4, 2
 SMALL = ("--clients", "2", "--split", "random:0.4/0.3/0.3", *TINY)
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 def cora() -> dict[str, Any]:
     return {
         **{"dataset": "cora", "data_dir": cora_dir(), "clients": CLIENTS, "model": "gcn"},

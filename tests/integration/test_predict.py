@@ -51,14 +51,6 @@ TOLERANCE = 1e-6
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
-@pytest.fixture
 def small_run(tmp_path: Path) -> Path:
     """A run on a small graph, over 2 clients whose parts lie in ``parts``."""
     write_small(tmp_path / "small.npz")

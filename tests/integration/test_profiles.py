@@ -16,14 +16,6 @@ from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 def written(run: str) -> dict[str, object]:
     return tomllib.loads((Path(run) / "config.toml").read_text())
 

@@ -21,14 +21,11 @@ RUN = ("--clients", "2", "--rounds", "2", "--hidden", "4", "--split", "random:0.
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
+def retexo(retexo: CommandLine) -> CommandLine:
     pairs = [(f"a{node}", f"a{(node + step) % NODES}") for node in range(NODES) for step in (1, 9)]
     with Path("e.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("source", "target"), *pairs])
-    return CommandLine(capfd)
+    return retexo
 
 
 def _write_nodes(

@@ -21,12 +21,9 @@ BRIEF = ("--profile", "retexo", "--rounds", "4", "--hidden", "8")
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
+def retexo(retexo: CommandLine) -> CommandLine:
     write_bank()
-    return CommandLine(capfd)
+    return retexo
 
 
 def test_each_month_is_a_run_with_its_edges_and_a_prediction_with_those_of_the_next(

@@ -31,14 +31,6 @@ RETEXO = ("--profile", "retexo", "--candidates", "none")
 TYPES = Reading(types="type")
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 def by_keys(graph: Graph, *, keeps: bool = True) -> dict[str, Any]:
     """Return all that a graph says, however its nodes are ordered and called."""
     order = np.argsort(graph.node_keys) if keeps else np.arange(graph.num_nodes)

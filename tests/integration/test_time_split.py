@@ -26,12 +26,9 @@ TRAIN, VALIDATION, TEST = "2024-03-01", "2024-04-01", "2024-05-01"
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
+def retexo(retexo: CommandLine) -> CommandLine:
     write_bank()
-    return CommandLine(capfd)
+    return retexo
 
 
 def write_bank() -> None:

@@ -14,12 +14,11 @@ from safetensors.numpy import load_file
 import retexo_fl
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import PartitionError
-from retexo_fl.graph import BoundaryPlan, open_partition, write_partition
+from retexo_fl.graph import open_partition, write_partition
 from retexo_fl.graph.parts.partition import check_partition
 from retexo_fl.methods.forecasts import FORECASTS
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize
 from tests.support.cli import CommandLine
 from tests.support.played_devices import play_devices
 from tests.support.predictions import cut, read_npz
@@ -28,6 +27,7 @@ from tests.support.runs import (
     largest_difference,
     ledger_of,
     model_bytes,
+    size_of,
     stop_after,
     train,
 )
@@ -86,15 +86,7 @@ def test_bytes_are_those_of_the_closed_form(
     run = train(tmp_path / "run", **keys)
     config = configured(tmp_path / "planned", **keys)
     parts = make_parts(config)
-    vectors = sum(BoundaryPlan.from_partition(part, "rows").num_send for part in parts)
-    size = TrainingSize(
-        clients=3,
-        training_clients=3,
-        asked_clients=3,
-        validation_clients=3,
-        vectors=vectors,
-        rounds=config.stage_rounds,
-    )
+    size = size_of(config, parts)
     predicted = FORECASTS[algorithm].volume(ModelShape.of_part(config, parts[0]), size)
     assert predicted is not None
     ledger = ledger_of(run)

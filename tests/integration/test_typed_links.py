@@ -11,11 +11,10 @@ import pytest
 import retexo_fl
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import InputError
-from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.graph import GraphPartition
 from retexo_fl.methods.forecasts import LAZY
 from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize
 from tests.support.agents import agents, train_with
 from tests.support.cli import TINY, CommandLine
 from tests.support.limits import PERMISSIVE
@@ -26,6 +25,7 @@ from tests.support.runs import (
     ledger_of,
     model_bytes,
     result_of,
+    size_of,
     stop_after,
     train,
 )
@@ -208,15 +208,7 @@ def test_the_ledger_is_the_closed_form(tmp_path: Path) -> None:
     run = train(tmp_path / "run", **keys)
     config = configured(tmp_path / "planned", **keys)
     parts = make_parts(config)
-    vectors = sum(BoundaryPlan.from_partition(part, "rows").num_send for part in parts)
-    size = TrainingSize(
-        clients=3,
-        training_clients=3,
-        asked_clients=3,
-        validation_clients=3,
-        vectors=vectors,
-        rounds=config.stage_rounds,
-    )
+    size = size_of(config, parts)
     shape = ModelShape.of_part(config, parts[0])
     # Features of all types stand side by side; a layer reads own rows and three relations of users.
     assert shape.exchange_width(0) == 3 + 5 + 1

@@ -22,14 +22,6 @@ GRAPH = ("--dataset", BANK["dataset"], "--split", BANK["split"])
 SHORT = ("--model", "rel-sage", "--rounds", "2", "--hidden", "8")
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 def assert_same_files(one: Path, other: Path) -> None:
     names = sorted(path.name for path in one.iterdir())
     assert names == sorted(path.name for path in other.iterdir())

@@ -79,12 +79,9 @@ def write_tables() -> None:
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
+def retexo(retexo: CommandLine) -> CommandLine:
     write_tables()
-    return CommandLine(capfd)
+    return retexo
 
 
 def test_each_type_has_a_recipe_of_its_own(

@@ -275,14 +275,6 @@ def test_a_killed_training_goes_on_exactly_and_leaves_no_worker(tmp_path: Path) 
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -17,12 +17,9 @@ from tests.support.tables import export_part
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    write_small(tmp_path / "small.npz")
-    return CommandLine(capfd)
+def retexo(retexo: CommandLine) -> CommandLine:
+    write_small(Path("small.npz"))
+    return retexo
 
 
 def write_tables(part: GraphPartition, folder: Path) -> None:

@@ -17,18 +17,15 @@ MERGED = (
 
 
 @pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
+def retexo(retexo: CommandLine) -> CommandLine:
     """Run commands beside the tables of a ring of 12 nodes, of which one edge is there twice."""
-    monkeypatch.chdir(tmp_path)
     uses = ("train", "train", "val", "test")
     nodes = [f"n{at},{at // 6},{uses[at % 4]},{at},{at % 5},{at}\n" for at in range(12)]
     Path("nodes.csv").write_text("key,label,split,age,x0,x1\n" + "".join(nodes))
     edges = [f"n{at},n{(at + 1) % 12},2,{at},{at % 3},cash\n" for at in range(12)]
     edges.append("n1,n0,1,5,5,card\n")
     Path("edges.csv").write_text("source,target,weight,time,e_0,kind\n" + "".join(edges))
-    return CommandLine(capfd)
+    return retexo
 
 
 def said(retexo: CommandLine, caplog: pytest.LogCaptureFixture, *arguments: str) -> list[str]:

@@ -200,14 +200,6 @@ def test_parts_are_the_same_bytes(tmp_path: Path, dense: bool, source: str) -> N
         assert found == expected
 
 
-@pytest.fixture
-def retexo(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.chdir(tmp_path)
-    return CommandLine(capfd)
-
-
 def test_a_run_on_tables_trains_the_model_of_the_data_set(
     retexo: CommandLine, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.ledger import OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
+from retexo_fl.training.volume import TrainingSize
 
 
 class Interrupter:
@@ -37,6 +41,19 @@ class Interrupter:
         self._left -= 1
         if not self._left:
             raise KeyboardInterrupt
+
+
+def size_of(config: RunConfig, parts: Sequence[GraphPartition]) -> TrainingSize:
+    """Return what closed forms count, of clients that all take part in everything."""
+    clients = len(parts)
+    return TrainingSize(
+        clients=clients,
+        training_clients=clients,
+        asked_clients=clients,
+        validation_clients=clients,
+        vectors=sum(BoundaryPlan.from_partition(part, "rows").num_send for part in parts),
+        rounds=config.stage_rounds,
+    )
 
 
 def stop_after(round_number: int, *, stage: int | None = None) -> Listener:
