@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from retexo_fl.config import AUTO_FEATURES, NO_FEATURES, RunConfig
 from retexo_fl.config.goals import AUTO
 from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.config.value_forms import OF_ONE_CLASS
-from retexo_fl.dates import moments_of
+from retexo_fl.dates import Moment, moments_of
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import several_paths, write_whole
 from retexo_fl.graph.graph import Graph
@@ -43,7 +43,7 @@ from retexo_fl.graph.sources.named.obtain import kept_path
 from retexo_fl.graph.sources.named.table import NAMED
 from retexo_fl.graph.sources.plugin_graph import GRAPHS, as_graph
 from retexo_fl.graph.sources.reading import Reading
-from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
+from retexo_fl.graph.sources.table_graph import count_table_values, table_reader
 from retexo_fl.graph.sources.tables import (
     AnyTable,
     ColumnChoice,
@@ -59,7 +59,7 @@ from retexo_fl.graph.sources.typed_tables import (
     count_types,
     fit_typed_recipe,
     has_types,
-    read_typed_tables,
+    typed_reader,
 )
 from retexo_fl.graph.splits import PUBLISHED, make_split, own_split
 from retexo_fl.graph.time_split import TIME_COLUMN, time_columns
@@ -118,11 +118,12 @@ def settled_parts(
     config: RunConfig, *, graph: object | None = None, quiet: bool = False
 ) -> SettledParts:
     """Return what :func:`make_parts` does, and by which split."""
-    cuts = [cut.text for cut in moments_of(config.edges_before)]
-    first = replace(config, edges_before=cuts[0]) if cuts else config
+    cuts, reading = moments_of(config.edges_before), reading_of(config)
+    by_cut = [replace(reading.rules, before=cut) for cut in cuts or (None,)]
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
-        whole = load_graph(first, quiet=quiet) if graph is None else given_graph(graph, first)
+        read = _reader(config, graph, reading, quiet=quiet)
+        whole = read(by_cut[0])
     if config.type_column and whole.relations is None:
         raise ConfigurationError(
             f"type-column: nothing in {whole.name!r} says types; expected a graph that does, or no "
@@ -136,11 +137,12 @@ def settled_parts(
         parts = cut_graph(whole, assignment, split)
         if len(cuts) < 2:
             return SettledParts(config=config, parts=parts, masks=masks)
-        later = (_as_of(cut, config, graph) for cut in cuts[1:])
-        at_cuts = [parts, *(cut_graph(whole, assignment, split) for whole in later)]
-    _tell_cuts(cuts, at_cuts)
-    joined = [joined_cuts(parts, cuts) for parts in zip(*at_cuts, strict=True)]
-    of_uses = f"train, validation and test nodes have the edges before {', '.join(cuts)}"
+        later = (cut_graph(read(rules), assignment, split) for rules in by_cut[1:])
+        at_cuts = [parts, *later]
+    texts = [cut.text for cut in cuts]
+    _tell_cuts(texts, at_cuts)
+    joined = [joined_cuts(parts, texts) for parts in zip(*at_cuts, strict=True)]
+    of_uses = f"train, validation and test nodes have the edges before {', '.join(texts)}"
     return SettledParts(
         config=config, parts=joined, masks="; ".join(filter(None, (masks, of_uses)))
     )
@@ -158,15 +160,12 @@ def later_parts(
         before: Takes the place of its ``edges-before``.
         graph: As in :func:`make_parts`.
     """
-    early, late = (_as_of(cut, config, graph) for cut in (config.edges_before, before))
+    reading = reading_of(config)
+    read = _reader(config, graph, reading, quiet=True)
+    early = read(reading.rules)
+    late = read(replace(reading.rules, before=Moment.of(before)))
     config, _ = _with_own_split(config, early)
     return cut_graph(late, *_divided(early, config))
-
-
-def _as_of(before: str, config: RunConfig, graph: object | None) -> Graph:
-    """Return the graph of a configuration with the edges before a point in time."""
-    config = replace(config, edges_before=before)
-    return load_graph(config, quiet=True) if graph is None else given_graph(graph, config)
 
 
 def _tell_cuts(cuts: Sequence[str], parts: Sequence[Sequence[GraphPartition]]) -> None:
@@ -424,25 +423,44 @@ def _attributes(config: RunConfig, reading: Reading) -> tuple[str, ...]:
 def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None) -> Graph:
     """Return the graph that a configuration names; ``reading`` of None is to train on it."""
     reading = reading_of(config) if reading is None else reading
+    return _reader(config, None, reading, quiet=quiet)(reading.rules)
+
+
+def _reader(
+    config: RunConfig, graph: object | None, reading: Reading, *, quiet: bool
+) -> Callable[[EdgeRules], Graph]:
+    """Return what reads a graph by some rules of edges; the nodes of tables in files once.
+
+    Args:
+        config: Names the graph, and how it is read.
+        graph: Takes its place, as in :func:`make_parts`.
+        reading: How it is read.
+        quiet: Show no progress of a download.
+    """
+    if graph is not None:
+        return lambda rules: given_graph(graph, config, replace(reading, rules=rules))
     attributes = _attributes(config, reading)
     if config.nodes:
         tables, of_edges = several_paths(config.nodes), several_paths(config.edges)
         if _are_typed(config, tables, of_edges, reading):
-            return read_typed_tables(
-                tables,
-                of_edges,
-                _columns_of_several(config, attributes, tables),
-                attributes=attributes,
-                reading=reading,
-            )
+            columns = _columns_of_several(config, attributes, tables)
+            return typed_reader(tables, of_edges, columns, attributes=attributes, reading=reading)
         nodes, edges = tables[0], of_edges[0]
         columns = _node_columns(config, attributes, nodes)
-        return read_table_graph(nodes, edges, columns, attributes=attributes, reading=reading)
-    with _found_in(config) as data_dir:
-        graph = load_dataset(
-            config.dataset, data_dir=data_dir, attributes=attributes, reading=reading, quiet=quiet
-        )
-    return _as_chosen(graph, config)
+        return table_reader(nodes, edges, columns, attributes=attributes, reading=reading)
+
+    def read(rules: EdgeRules) -> Graph:
+        with _found_in(config) as data_dir:
+            found = load_dataset(
+                config.dataset,
+                data_dir=data_dir,
+                attributes=attributes,
+                reading=replace(reading, rules=rules),
+                quiet=quiet,
+            )
+        return _as_chosen(found, config)
+
+    return read
 
 
 def _are_typed(

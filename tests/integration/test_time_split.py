@@ -205,6 +205,14 @@ def test_three_cuts_of_any_division_train_one_model(retexo: CommandLine) -> None
     assert {key.partition(b" before ")[2].decode() for key in keys} == {TRAIN, VALIDATION, TEST}
 
 
+def test_nodes_of_three_cuts_are_read_once(
+    retexo: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    retexo.done("partition", "make", *GRAPH, "--features", "none", "--edges-before", THREE)
+    told = [line for line in caplog.messages if line.startswith("accounts.csv: columns not used")]
+    assert len(told) == 1
+
+
 def test_owners_make_their_parts_of_three_cuts_themselves(retexo: CommandLine) -> None:
     how = (*GRAPH, *PUBLISHED[:2], "--edges-before", THREE, "--clients", "2")
     retexo.done("partition", "make", *how, "--out", "made")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.sources.attributes import count_values
-from retexo_fl.graph.sources.edge_rules import EdgeList
+from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules
 from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.tables import (
     AnyTable,
@@ -48,6 +48,20 @@ def read_table_graph(
         DatasetError: The tables make no graph that can be trained on.
         ConfigurationError: Columns are named otherwise than in the recipe.
     """
+    reader = table_reader(nodes, edges, columns, name=name, attributes=attributes, reading=reading)
+    return reader(reading.rules)
+
+
+def table_reader(
+    nodes: AnyTable,
+    edges: AnyTable | None,
+    columns: NodeColumns | None = None,
+    *,
+    name: str = "",
+    attributes: Sequence[str] = (),
+    reading: Reading = TRAINING,
+) -> Callable[[EdgeRules], Graph]:
+    """Read nodes once; return what reads the edges by some rules (:func:`read_table_graph`)."""
     table = read_node_table(
         nodes,
         columns,
@@ -58,32 +72,36 @@ def read_table_graph(
         masks=reading.masks,
         outputs=reading.outputs,
     )
-    names = () if table.recipe is None else table.recipe.classes
-    listed, source = EdgeList(ends=np.zeros((2, 0), dtype=np.int64)), table.source
-    if edges is not None:
-        of_edges = read_edge_table(edges, rules=reading.rules)
-        listed, source = (
-            edge_rows(table, of_edges, reading.rules),
-            f"{source} and {of_edges.source}",
+
+    def read(rules: EdgeRules) -> Graph:
+        names = () if table.recipe is None else table.recipe.classes
+        listed, source = EdgeList(ends=np.zeros((2, 0), dtype=np.int64)), table.source
+        if edges is not None:
+            of_edges = read_edge_table(edges, rules=rules)
+            listed, source = (
+                edge_rows(table, of_edges, rules),
+                f"{source} and {of_edges.source}",
+            )
+        split = table.split
+        given = EdgeListGraph(
+            name=name or bare_name(Path(table.source)),
+            edges=listed.ends,
+            edge_values=listed.values,
+            directed=rules.directed,
+            features=table.features,
+            labels=table.labels,
+            # What was read of a table is of the form that says its kind.
+            kind=None if reading.labels.are_read else reading.labels,
+            num_classes=len(names) or reading.outputs,
+            node_keys=table.keys,
+            split=table.masks if split is None else Masks.of(split),
+            attributes=table.attributes,
+            recipe=table.recipe,
+            may_lack_edges=reading.may_lack_edges,
         )
-    split = table.split
-    given = EdgeListGraph(
-        name=name or bare_name(Path(table.source)),
-        edges=listed.ends,
-        edge_values=listed.values,
-        directed=reading.rules.directed,
-        features=table.features,
-        labels=table.labels,
-        # What was read of a table is of the form that says its kind.
-        kind=None if reading.labels.are_read else reading.labels,
-        num_classes=len(names) or reading.outputs,
-        node_keys=table.keys,
-        split=table.masks if split is None else Masks.of(split),
-        attributes=table.attributes,
-        recipe=table.recipe,
-        may_lack_edges=reading.may_lack_edges,
-    )
-    return Graph.build(given, ArrayNames(source=source, features="x"))
+        return Graph.build(given, ArrayNames(source=source, features="x"))
+
+    return read
 
 
 def count_table_values(nodes: AnyTable, attribute: str, form: TextForm = FOUND) -> int:

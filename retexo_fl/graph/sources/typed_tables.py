@@ -7,7 +7,7 @@ columns ``source_type`` and ``target_type``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,19 @@ def read_typed_tables(
         DatasetError: The tables make no graph that can be trained on.
         ConfigurationError: Two tables have one name.
     """
+    reader = typed_reader(nodes, edges, columns, attributes=attributes, reading=reading)
+    return reader(reading.rules)
+
+
+def typed_reader(
+    nodes: Sequence[AnyTable],
+    edges: Sequence[AnyTable],
+    columns: NodeColumns | None = None,
+    *,
+    attributes: Sequence[str] = (),
+    reading: Reading = TRAINING,
+) -> Callable[[EdgeRules], Graph]:
+    """Read nodes once; return what reads the edges by some rules (:func:`read_typed_tables`)."""
     columns = columns or NodeColumns()
     check_names("nodes", nodes)
     check_names("edges", edges)
@@ -99,25 +112,32 @@ def read_typed_tables(
         for path in nodes
     ]
     tables = types_once(read)
-    if len(nodes) == 1 and len(tables) > 1:
-        listed = [one for path in edges for one in _of_one_table(path, read[0], column, reading)]
-    else:
-        everyone = _all_nodes(tables)
-        listed = [
-            _relation(*of_relation, tables, everyone, reading)
-            for path in edges
-            for of_relation in _by_relation(path, column, reading)
-        ]
-    return typed_graph(
-        [_typed_nodes(kind, table, read) for kind, table in tables.items()],
-        listed,
-        name=_name_of(nodes[0]) if len(nodes) == 1 else _NAME.join(tables),
-        # Later edges are left out where the tables are read, which have their times.
-        reading=replace(reading, rules=replace(reading.rules, before=None)),
-        num_classes=len(recipe.classes) or None if recipe is not None else None,
-        attributes=attributes,
-        recipe=recipe,
-    )
+
+    def made(rules: EdgeRules) -> Graph:
+        by_rules = replace(reading, rules=rules)
+        if len(nodes) == 1 and len(tables) > 1:
+            listed = [
+                one for path in edges for one in _of_one_table(path, read[0], column, by_rules)
+            ]
+        else:
+            everyone = _all_nodes(tables)
+            listed = [
+                _relation(*of_relation, tables, everyone, by_rules)
+                for path in edges
+                for of_relation in _by_relation(path, column, by_rules)
+            ]
+        return typed_graph(
+            [_typed_nodes(kind, table, read) for kind, table in tables.items()],
+            listed,
+            name=_name_of(nodes[0]) if len(nodes) == 1 else _NAME.join(tables),
+            # Later edges are left out where the tables are read, which have their times.
+            reading=replace(reading, rules=replace(rules, before=None)),
+            num_classes=len(recipe.classes) or None if recipe is not None else None,
+            attributes=attributes,
+            recipe=recipe,
+        )
+
+    return made
 
 
 def fit_typed_recipe(
