@@ -700,7 +700,7 @@ def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
         if shape.link_head:
             has, more = "edges that are learned", ""
         logger.warning(
-            "model %s: types without %s keep weights as drawn, layer by layer: %s%s",
+            "model %s: types without %s keep weights of their own as drawn, layer by layer: %s%s",
             *(config.model, has, ", ".join(drawn), more),
         )
 

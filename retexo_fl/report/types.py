@@ -25,14 +25,13 @@ def types_section(run: RunRecord) -> str:
     ]
     drawn = [one.name for one in run.result.types if one.weights == "as drawn"]
     told = (
-        f"Weights of {', '.join(drawn)} stayed as drawn: layer by layer no loss leads to them."
-        if drawn
-        else ""
+        f"Weights that {', '.join(drawn)} have of their own stayed as drawn: layer by layer no "
+        "loss leads to them."
     )
     return markup.section(
         "types",
         "Types and relations",
-        markup.paragraph(told) if told else "",
+        markup.paragraph(told) if drawn else "",
         markup.table("Types of nodes", ("type", "features", "labels", "weights"), types),
         markup.table("Relations", ("relation", "from", "to", "messages"), relations),
     )

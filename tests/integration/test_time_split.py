@@ -208,7 +208,9 @@ def test_three_cuts_of_any_division_train_one_model(retexo: CommandLine) -> None
 def test_nodes_of_three_cuts_are_read_once(
     retexo: CommandLine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    retexo.done("partition", "make", *GRAPH, "--features", "none", "--edges-before", THREE)
+    retexo.done(
+        "partition", "make", *GRAPH, "--features", "none", "--edges-before", THREE, "--out", "o"
+    )
     told = [line for line in caplog.messages if line.startswith("accounts.csv: columns not used")]
     assert len(told) == 1
 

@@ -111,7 +111,7 @@ def test_each_type_has_a_recipe_of_its_own(
     ]
     assert read_run(Path("run")).result is not None
     page = Path("run/report.html").read_text()
-    assert "Weights of devices, merchants stayed as drawn" in page
+    assert "Weights that devices, merchants have of their own stayed as drawn" in page
     retexo.done(*run, "--algorithm", "standard", "--out", "all")
     result = json.loads(Path("all/result.json").read_text())
     assert {one["weights"] for one in result["types"]} == {"trained"}
