@@ -24,12 +24,20 @@ def _bare() -> dict[str, np.ndarray]:
     return {"edge_index": ends, "y": np.arange(NODES) % 3}
 
 
+def _dated() -> dict[str, Any]:
+    """Return the same graph with features of nodes, and edges of three days."""
+    bare = _bare()
+    features = np.eye(3)[bare["y"]] + np.random.default_rng(1).normal(size=(NODES, 3))
+    return {**bare, "x": features, "edge_time": np.arange(bare["edge_index"].shape[1]) % 3}
+
+
 GRAPHS: dict[str, dict[str, Any]] = {
     "typed": BANK,
     "typed attention": {**BANK, "model": "rel-gat"},
     "typed bases": {**BANK, "model": "rel-gcn", "num_bases": 2},
     "columns": {"graph": _bare(), "split": "random:0.4/0.3/0.3"},
     "labels": {"graph": _bare(), "split": "random:0.4/0.3/0.3", "structure": "labels"},
+    "cuts": {"graph": _dated(), "split": "random:0.4/0.3/0.3", "edges_before": "1/2/3"},
     "degrees": {"graph": _bare(), "split": "random:0.4/0.3/0.3", "structure": "degrees"},
 }
 WAYS: tuple[dict[str, Any], ...] = (
@@ -54,6 +62,7 @@ REFUSED: dict[tuple[str, str], str] = {
     ("typed", "propagation"): "algorithm: propagation does not go with model 'rel-",
     ("typed", "neighbour"): "sampler: neighbour does not go with nodes of several types",
     ("typed", "links"): "relation: got ''; expected the one whose edges are to be learned: owns,",
+    ("cuts", "links"): "edges-before: 1/2/3 does not go with task links",
     ("columns", "drop of peers"): "missing-peers: drop does not go with structure columns",
     ("labels", "drop of peers"): "missing-peers: drop does not go with structure labels",
     ("labels", "links"): "structure: labels counts train nodes of each class",
