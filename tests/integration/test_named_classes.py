@@ -131,8 +131,9 @@ def test_clients_that_make_their_parts_agree_on_the_names(retexo: CommandLine) -
     tables = ("--nodes", "nodes.csv", "--edges", "edges.csv")
     retexo.done("partition", "make", *tables, "--clients", "1", "--out", "cut")
     assert 'class-names = [\n    "1",\n    "2",\n]' in Path("cut/peers.toml").read_text()
-    options = (*tables, "--peers", "cut/peers.toml", "--name", "client-0")
-    retexo.done("partition", "local", *options, "--split", "by-key:0.4/0.3/0.3", "--out", "local")
+    owner = ("--peers", "cut/peers.toml", "--name", "client-0", "--split", "by-key:0.4/0.3/0.3")
+    options = (*tables, *owner)
+    retexo.done("partition", "local", *options, "--out", "local")
     for name in ("labels.npy", "features.npy", "recipe.toml"):
         cut, local = (Path(place) / part_name(0) / name for place in ("cut", "local"))
         assert cut.read_bytes() == local.read_bytes()
