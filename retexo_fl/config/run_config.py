@@ -857,10 +857,8 @@ def field_of(key: str) -> str:
     Raises:
         ConfigurationError: There is no such key; the message names the nearest one.
     """
-    name = key.replace("-", "_")
-    names = [item.name for item in fields(RunConfig)]
-    if name in names and "_" not in key:
-        return name
+    if key in key_infos():
+        return key.replace("-", "_")
     near = nearest_key(key)
     hint = f"; did you mean '{near}'?" if near else ""
     raise ConfigurationError(f"{key}: unknown configuration key{hint}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,6 +16,7 @@ from retexo_fl.errors import ConfigurationError, RetexoError, RunDirectoryError
 from retexo_fl.federation import checkpoints
 from retexo_fl.federation.records import read_request
 from retexo_fl.graph import write_partitions
+from retexo_fl.run_log.events import Event
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import node_of, train_on_fickle_grid
 from tests.support.predictions import summary_of
@@ -97,21 +98,36 @@ class MethodContract:
     ) -> None:
         # Every round is safe on the disk before the next.
         monkeypatch.setattr(checkpoints, "MOST_LOST_S", 0.0)
+        out = tmp_path / "run"
+        stops = [place_of(event) for event in events_of(whole)][:-1]
+        assert len({*stops}) == len(stops)
+        # Each attempt is killed after the first event that ended none before: the next goes on from
+        # there, and an error of any of them remains in what the last comes to.
+        killed: list[tuple[object, ...]] = []
         resumed = 0
-        for event in range(1, len(events_of(whole))):
-            out = tmp_path / f"{event}"
-            with pytest.raises(KeyboardInterrupt):
-                self.train(out, Interrupter(event))
-            if not (out / "checkpoint.safetensors").exists():
-                assert not resumed
-                with pytest.raises(RunDirectoryError, match="checkpoint"):
-                    self.train(out, resume=out)
+        while True:
+            keys = {"resume": out} if resumed else {}
+            try:
+                self.train(out, _AfterAnother(stops, killed), **keys)
+                break
+            except KeyboardInterrupt:
+                pass
+            if (out / "checkpoint.safetensors").exists():
+                resumed += 1
                 continue
-            resumed += 1
-            self.train(out, resume=out)
-            assert_same(out, whole)
+            assert not resumed
+            with pytest.raises(RunDirectoryError, match="checkpoint"):
+                self.train(out, resume=out)
             shutil.rmtree(out)
+        assert killed == stops
         assert resumed
+        assert_same(out, whole)
+        # And one process that did all but the end.
+        late = tmp_path / "late"
+        with pytest.raises(KeyboardInterrupt):
+            self.train(late, Interrupter(len(stops)))
+        self.train(late, resume=late)
+        assert_same(late, whole)
 
     def test_many_clients_train_what_one_does(self, tmp_path: Path, whole: Path) -> None:
         one = self.train(tmp_path / "one", clients=1)
@@ -167,6 +183,27 @@ class MethodContract:
         Run.open(whole).predict(parts, quiet=True)
         test = summary_of(parts)["labelled"]["test"]
         assert test["right"] / test["nodes"] == result_of(whole)["test_accuracy"]
+
+
+def place_of(event: Mapping[str, object]) -> tuple[object, ...]:
+    """Return which event of a training this is."""
+    return tuple(event.get(name) for name in ("event", "stage", "round"))
+
+
+class _AfterAnother:
+    """Presses Ctrl-C after the first of some events after which nobody did before."""
+
+    def __init__(
+        self, stops: Collection[tuple[object, ...]], done: list[tuple[object, ...]]
+    ) -> None:
+        self._stops, self._done = stops, done
+
+    def __call__(self, event: Event) -> None:
+        """Look at an event, and note it if it is the last."""
+        place = event.name, getattr(event, "stage", None), getattr(event, "round", None)
+        if place in self._stops and place not in self._done:
+            self._done.append(place)
+            raise KeyboardInterrupt
 
 
 def is_close(one: Path, other: Path, *, most: float = 1e-9) -> bool:
