@@ -132,6 +132,11 @@ class Relations:
             return tuple(sorted({one.source, one.target}))
         return self.with_labels
 
+    def read_by(self, start: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the other types whose rows go along edges to some, ascending."""
+        sources = {channel.source for kind in start for channel in self.into(kind)}
+        return tuple(sorted(sources.difference(start)))
+
     def within(self, start: tuple[int, ...], hops: int) -> tuple[int, ...]:
         """Return the types that are read within so many hops of some, those first.
 
@@ -324,6 +329,10 @@ class TypedStage:
         trains_all: Types without a loss have trained weights, too: gradients come from the layers
             that follow.
         num_bases: Matrices that relations share; 0 of layers that share none.
+        taught: Types without a loss whose weights are trained all the same: by the labels of nodes
+            that their rows go to.
+        doubled: Types of which the rows that come in are twice as wide as those of others: beside
+            those that trained weights made, the same as weights as drawn make them.
     """
 
     relations: Relations
@@ -332,6 +341,8 @@ class TypedStage:
     hops: int
     trains_all: bool
     num_bases: int = 0
+    taught: tuple[int, ...] = ()
+    doubled: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, relations: Relations | None, predicted: int | None, **more: Any) -> Self | None:

@@ -155,6 +155,11 @@ class Options(TypedDict, total=False):
     """Matrices that the relations of rel-gcn are sums of, where types have rows of one width;
     0: each relation has its own.
     """
+    unlabelled_types: Literal["drawn", "trained"] | None
+    """Weights of types of nodes without labels, layer by layer: as drawn, or trained by the
+    labels of nodes that their rows go to (rel-sage, rel-gcn; labels on one type). What a layer
+    reads then crosses before it is trained, in place of what it makes.
+    """
     rounds: int | None
     """Rounds per layer, or of the whole model."""
     last_rounds: int | None
@@ -183,11 +188,11 @@ class Options(TypedDict, total=False):
     """
     warm_start: bool | None
     """A stage's classifier starts as the head of the stage before."""
-    candidates: Literal["none", "own-row", "few-blocks", "auto"] | None
+    candidates: Literal["none", "own-row", "drawn-types", "few-blocks", "auto"] | None
     """What else a lazy stage is trained as where that may pay, of which the best on validation
-    nodes is kept: the last layer without nodes' own rows (own-row), the first of sage with
-    three blocks of a basis that is the whole space (few-blocks), or both (auto). With one local
-    step.
+    nodes is kept: the last layer without nodes' own rows (own-row), or without rows either that
+    taught weights make of types without labels (drawn-types); the first of sage with three
+    blocks of a basis that is the whole space (few-blocks); or all (auto). With one local step.
     """
     floor: Literal["none", "one-shot"] | None
     """With what the model of two layers of gcn or sage is compared once it is trained: nothing,
@@ -463,6 +468,7 @@ class SweepOptions(TypedDict, total=False):
     hidden: int | Sequence[int] | None
     heads: int | Sequence[int] | None
     num_bases: int | Sequence[int] | None
+    unlabelled_types: Literal["drawn", "trained"] | Sequence[Literal["drawn", "trained"]] | None
     rounds: int | Sequence[int] | None
     last_rounds: int | Sequence[int] | None
     basis: Literal["none", "supervised"] | Sequence[Literal["none", "supervised"]] | None
@@ -474,8 +480,8 @@ class SweepOptions(TypedDict, total=False):
     ridge_penalty: Literal["gcv", "validation"] | Sequence[Literal["gcv", "validation"]] | None
     warm_start: bool | Sequence[bool] | None
     candidates: (
-        Literal["none", "own-row", "few-blocks", "auto"]
-        | Sequence[Literal["none", "own-row", "few-blocks", "auto"]]
+        Literal["none", "own-row", "drawn-types", "few-blocks", "auto"]
+        | Sequence[Literal["none", "own-row", "drawn-types", "few-blocks", "auto"]]
         | None
     )
     floor: Literal["none", "one-shot"] | Sequence[Literal["none", "one-shot"]] | None
@@ -605,6 +611,7 @@ def every_key(  # noqa: PLR0913
     hidden: Any = 64,
     heads: Any = 8,
     num_bases: Any = 0,
+    unlabelled_types: Any = "drawn",
     rounds: Any = 60,
     last_rounds: Any = 0,
     basis: Any = "none",

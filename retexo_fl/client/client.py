@@ -243,6 +243,9 @@ class GraphClient(Answering):
         ticket = request.ticket
         self._admit(ticket)
         answer = self.crossing.collect(request)
+        if self.crossing.is_early(ticket) and (answer.complete or request.close):
+            # Trainers made before it lack what it brought.
+            self._drop_trainers()
         is_of_stage = ticket.stage not in self.shape.column_stages
         reads_once = self.crossing.mailbox.reads_once and is_of_stage
         if reads_once and (answer.complete or request.close):

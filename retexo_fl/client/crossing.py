@@ -127,6 +127,8 @@ class Crossing:
         ticket = request.ticket
         if self.ahead is not None and ticket.stage in self._shape.column_stages:
             return self._publish_ahead(request, self.ahead)
+        if self._is_read_early(ticket.stage) and request.previous_digest == ticket.weights_digest:
+            return self._publish_early(ticket)
         rows = self.rows(ticket.stage, ticket.weights_digest)
         if rows is None or not self._can_be_read(ticket):
             weights = self._selected(request)
@@ -152,6 +154,29 @@ class Crossing:
             rows = ahead.rows(request)
         answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
+
+    def _publish_early(self, ticket: Ticket) -> PublishAnswer:
+        """Send what the layer before a stage reads, before that is trained."""
+        rows = self._store.rows(ticket.stage, ticket.weights_digest)
+        if rows is None:
+            rows = self._put(ticket, self._read_rows(ticket.stage - 1, ticket.weights_digest))
+        answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
+        return self._sealing.published(ticket, answer, self.count)
+
+    def _read_rows(self, stage: int, digest: bytes) -> Vectors:
+        return layer_inputs(self._shape, stage, self.stage_input(stage, digest))
+
+    def _is_read_early(self, stage: int) -> bool:
+        """Return whether what crosses before a stage does so before the one before is trained."""
+        return 0 < stage < self._shape.stages and self._shape.teaches(stage - 1)
+
+    def is_early(self, ticket: Ticket) -> bool:
+        """Return whether an exchange is of what the layer before a stage reads, not trained yet."""
+        return self._is_read_early(ticket.stage) and self._note_of(ticket) is None
+
+    def _note_of(self, ticket: Ticket) -> bytes | None:
+        """Return the digest under which rows of a stage crossed before its weights were known."""
+        return self._store.note(_name_of(ticket))
 
     def send_again(self, ticket: Ticket) -> None:
         """Hand over the vectors of an exchange once more, if they were made.
@@ -227,7 +252,11 @@ class Crossing:
             return self._put(ticket, made(self._shape, stage, self.stage_input(stage, before)))
         trainer = trainer_of(stage, before)
         self._weights.check(ticket, weights, trainer.num_weights)
-        if self._shape.crosses_as_inputs(ticket.stage):
+        if self._is_read_early(ticket.stage):
+            self._store.put_note(_name_of(ticket), before)
+            early = self._store.rows(ticket.stage, before)
+            rows = self._read_rows(stage, before) if early is None else early
+        elif self._shape.crosses_as_inputs(ticket.stage):
             rows = rows_with_factor(self._shape, trainer.read_rows, self.part.degrees)
         else:
             rows = trainer.embed(weights).numpy()
@@ -251,7 +280,13 @@ class Crossing:
         return self.mailbox.send(self._crossing(ticket), rows)
 
     def _crossing(self, ticket: Ticket) -> Ticket:
-        """Name the exchange of a stage: features cross once, before their basis is known."""
+        """Name the exchange of a stage: features cross once, before their basis is known.
+
+        So does what a layer reads, where types are taught by it: before its weights are.
+        """
+        if self._is_read_early(ticket.stage):
+            early = self._note_of(ticket)
+            return ticket if early is None else replace(ticket, weights_digest=early)
         if not self._maps_sums(ticket.stage):
             return ticket
         return replace(ticket, weights_digest=self.first_digest())
@@ -320,6 +355,14 @@ class Crossing:
         Raises:
             ExchangeIncomplete: The exchange is not closed, or weights have not come.
         """
+        found = self._stage_input(stage, digest)
+        is_there = self._store.missing_peers(stage + 1, digest) is not None
+        if self._is_read_early(stage + 1) and is_there:
+            return replace(found, read=self.crossed(stage + 1, digest))
+        return found
+
+    def _stage_input(self, stage: int, digest: bytes) -> StageInput:
+        """Return it without what crosses before the next stage."""
         shape, stage = self._beyond.get(stage, (self._shape, stage))
         crossed = self.crossed(stage, digest)
         if shape.passes_sums and shape.crosses_as_inputs(stage):
@@ -385,3 +428,7 @@ class Crossing:
     @property
     def _plain_basis(self) -> BasisForm:
         return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)
+
+
+def _name_of(ticket: Ticket) -> str:
+    return f"crossed-{ticket.stage}-{ticket.weights_digest[:8].hex()}"

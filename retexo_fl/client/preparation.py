@@ -68,7 +68,7 @@ from retexo_fl.progress.steps import Step
 from retexo_fl.relations import differing
 from retexo_fl.report import write_report
 from retexo_fl.training.columns import with_structure
-from retexo_fl.training.model_checks import predicted_relation
+from retexo_fl.training.model_checks import predicted_relation, takes_fixed_rows
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_count, format_counted
 
@@ -694,11 +694,14 @@ def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
     typed = shape.layer_shape(0).typed
     if typed is None or typed.trains_all:
         return
-    drawn = [typed.relations.types[kind] for kind in typed.kinds[len(typed.with_loss) :]]
+    is_drawn = {*typed.kinds}.difference(typed.with_loss, typed.taught)
+    drawn = [typed.relations.types[kind] for kind in typed.kinds if kind in is_drawn]
     if drawn:
         has, more = "labels", " (algorithm standard trains them)"
         if shape.link_head:
             has, more = "edges that are learned", ""
+        elif takes_fixed_rows(config) and not typed.taught:
+            more = " (unlabelled-types trained, or algorithm standard, trains them)"
         logger.warning(
             "model %s: types without %s keep weights of their own as drawn, layer by layer: %s%s",
             *(config.model, has, ", ".join(drawn), more),

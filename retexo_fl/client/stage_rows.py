@@ -193,6 +193,7 @@ class _Layer:
         width = self._layer.crossing_width(shape.layer_shape(stage))
         assert width is not None
         self._width, self._dtype = width, getattr(torch, shape.dtype)
+        self._outputs = self._layer.shape.outputs * (2 if self._model.teaches else 1)
 
     @torch.no_grad()
     def outputs(self, rows: Rows, hashes: np.ndarray, kinds: np.ndarray | None) -> torch.Tensor:
@@ -200,7 +201,7 @@ class _Layer:
         if self._model.passes_sums:
             return self._dense(rows[:, : self._width])
         step = max(1, min(ROWS_PER_BATCH, _MOST_DENSE_VALUES // max(1, self._width)))
-        made = torch.zeros(rows.shape[0], self._model.layer.shape.outputs, dtype=self._dtype)
+        made = torch.zeros(rows.shape[0], self._outputs, dtype=self._dtype)
         self._model.flat.bind(self._weights)
         for first in range(0, len(made), step):
             some = slice(first, first + step)

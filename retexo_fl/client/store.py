@@ -83,7 +83,7 @@ class ClientStore(Protocol):
 
 
 class MemoryStore:
-    """For clients whose process lives as long as the job; keeps the latest stage."""
+    """For clients whose process lives as long as the job; keeps the rows of the latest digest."""
 
     def __init__(self) -> None:
         self.book = AnswerBook()
@@ -99,7 +99,8 @@ class MemoryStore:
 
     def put_rows(self, stage: int, digest: bytes, rows: Features) -> None:
         """See :class:`ClientStore`."""
-        self._rows = {(stage, digest): rows}
+        kept = {key: held for key, held in self._rows.items() if key[1] == digest}
+        self._rows = {**kept, (stage, digest): rows}
 
     def weights(self, stage: int, digest: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`."""

@@ -276,6 +276,14 @@ class RunConfig:
         most=256,
         lean=ANY,
     )
+    unlabelled_types: str = one_of(
+        "drawn",
+        "Weights of types of nodes without labels, layer by layer: as drawn, or trained by the "
+        "labels of nodes that their rows go to (rel-sage, rel-gcn; labels on one type). What a "
+        "layer reads then crosses before it is trained, in place of what it makes.",
+        *("drawn", "trained"),
+        lean=ANY,
+    )
     rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1, lean=ANY)
     last_rounds: int = whole(
         0,
@@ -338,10 +346,11 @@ class RunConfig:
     candidates: str = one_of(
         "none",
         "What else a lazy stage is trained as where that may pay, of which the best on validation "
-        "nodes is kept: the last layer without nodes' own rows (own-row), the first of sage with "
-        "three blocks of a basis that is the whole space (few-blocks), or both (auto). With one "
+        "nodes is kept: the last layer without nodes' own rows (own-row), or without rows either "
+        "that taught weights make of types without labels (drawn-types); the first of sage with "
+        "three blocks of a basis that is the whole space (few-blocks); or all (auto). With one "
         "local step.",
-        *("none", "own-row", "few-blocks", "auto"),
+        *("none", "own-row", "drawn-types", "few-blocks", "auto"),
         lean=ANY,
     )
     floor: str = one_of(

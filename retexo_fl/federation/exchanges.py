@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -48,7 +49,9 @@ class Exchanges:
         watch: The clock, and what is called for exchanges that stay open.
 
     Attributes:
-        ahead: By stage after all others, what has clients send columns of the edges before it.
+        ahead: By stage, what has clients send something else than what follows from the weights of
+            the stage before: after all others columns of the edges; of the stage after one that
+            teaches types what this one reads.
         behind: Clients that have not closed the last exchange, and so cannot train or evaluate; of
             each the first stage whose exchange it lacks.
     """
@@ -93,6 +96,13 @@ class Exchanges:
                 self.behind[client] = stage
         self._job.exchange_s += self._watch.clock.now_s() - begun_s
         return exchanged
+
+    def run_early(self, stage: int) -> None:
+        """Run the exchange of a stage before the one before it is trained, whose input crosses."""
+        ticket = replace(self._job.ticket(stage - 1), stage=stage)
+        request = PublishRequest(ticket=ticket, previous_digest=ticket.weights_digest)
+        self.ahead = {**self.ahead, stage: request}
+        self.run(stage)
 
     @property
     def go_along(self) -> bool:
@@ -171,7 +181,8 @@ class Exchanges:
         """Repeat all exchanges up to one of ``stage`` for those who are connected again."""
         for client in sorted(self.behind.keys() & self._messenger.connected()):
             first = self.behind.pop(client)
-            for missed in range(first, stage + 1):
+            # What crosses before the next stage may have to, before this one is trained.
+            for missed in range(first, stage + 1 + self._is_ahead(stage + 1)):
                 if not self._repeat(missed, client):
                     self.behind[client] = missed
                     break
@@ -191,9 +202,13 @@ class Exchanges:
         missing = self._messenger.run(collect(self._clients, asked, [client]))
         return client in missing and (drops or missing[client] is None)
 
+    def _is_ahead(self, stage: int) -> bool:
+        """Return whether a stage's exchange does not follow from weights of the stage before."""
+        return stage in self.ahead and len(self._job.outcomes) < stage
+
     def _name(self, stage: int) -> np.ndarray | None:
         """Return what names the weights that make the rows of a stage, where clients hold them."""
-        if not stage or stage in self.ahead:
+        if not stage or self._is_ahead(stage):
             return None
         outcome = self._job.outcomes[stage - 1]
         if outcome.rounds - outcome.best_round >= self._clients.most_held:
@@ -202,7 +217,7 @@ class Exchanges:
 
     def _request(self, stage: int) -> PublishRequest:
         """Return what has clients send the rows of a stage."""
-        if stage in self.ahead:
+        if self._is_ahead(stage):
             return self.ahead[stage]
         ticket = self._job.ticket(stage)
         if not stage:

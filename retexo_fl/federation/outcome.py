@@ -225,7 +225,8 @@ def _type_rows(config: RunConfig, shape: ModelShape) -> tuple[TypeRow, ...]:
     typed = shape.layer_shape(0).typed
     assert typed is not None
     beyond = "trained" if typed.trains_all else "as drawn"
-    weights = dict.fromkeys(typed.kinds, beyond) | dict.fromkeys(typed.with_loss, "trained")
+    weights = dict.fromkeys(typed.kinds, beyond)
+    weights |= dict.fromkeys((*typed.with_loss, *typed.taught), "trained")
     return tuple(
         TypeRow(
             name=name,

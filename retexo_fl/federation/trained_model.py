@@ -86,6 +86,7 @@ class TrainedModel:
             "is_weightless",
             "relations",
             "num_bases",
+            "taught",
             "predicted",
             "made_columns",
             "column_steps",

@@ -143,6 +143,17 @@ class Training:
         else:
             self.follower.exchanged(stage, self.joined.exchanges.run(stage))
 
+    def teaches(self, stage: int) -> bool:
+        """Return whether a stage trains weights of types without labels, too."""
+        return self.joined.schedule.shape.teaches(stage)
+
+    def exchange_early(self, stage: int) -> None:
+        """Have what crosses before a stage do so before the stage before it is trained.
+
+        That is what the layer of that stage reads; when weights have come, nothing crosses again.
+        """
+        self.joined.exchanges.run_early(stage)
+
     def carry_out(self, asking: Round[T], *, after: int) -> T:
         """Return the result of a round that follows the exchange of a stage.
 

@@ -88,6 +88,8 @@ class StageInput:
             aggregates, and from own rows beside it; None for nothing.
         own_kinds: (N,) types of the inner nodes; None where they have none.
         slot_kinds: (B,) types of the slots' nodes; None where they have none.
+        read: What the layer itself reads of all nodes, as it crossed; None where that does not
+            cross before it is trained.
     """
 
     own: Rows
@@ -105,6 +107,7 @@ class StageInput:
     centre: np.ndarray | None = None
     own_kinds: np.ndarray | None = None
     slot_kinds: np.ndarray | None = None
+    read: StageInput | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -230,6 +233,14 @@ class GraphLayer(torch.nn.Module, ABC):
     @abstractmethod
     def batch(self, prepared: object, rows: np.ndarray) -> object:
         """Select inner nodes ``rows`` ((R,) int64) of what :meth:`prepare` returned."""
+
+    def examples(self, prepared: object, rows: np.ndarray) -> tuple[object, np.ndarray]:
+        """Return the batch that inner nodes ``rows`` are trained by, and of which each row is.
+
+        Returns:
+            A batch of M >= R rows, and (M,) int64 places among ``rows``: first each by itself.
+        """
+        return self.batch(prepared, rows), np.arange(len(rows))
 
     def trained_batches(
         self, inputs: StageInput, rows: np.ndarray

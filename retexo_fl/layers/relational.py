@@ -3,8 +3,8 @@
 A node's row is joined with one aggregate for each relation into its type; weights are the type's
 own, or shared by types and relations. Trained layer by layer, only types with a loss
 (:attr:`.TypedStage.with_loss`) have a gradient: that with labels, or both ends of a relation whose
-edges are learned. Weights of other types are not trained then: they are drawn once and for all,
-from the type's name, and nobody sends them.
+edges are learned. Weights of other types are drawn once and for all then, from the type's name, and
+nobody sends them; or they are taught (:meth:`RelSageLayer.examples`).
 
 Source: Schlichtkrull et al. (R-GCN), ESWC 2018, equation 2, with means over each relation; a node's
 own row, and weights by type, as in PyG's ``HeteroConv`` of ``SAGEConv`` with their sum.
@@ -50,6 +50,8 @@ from retexo_fl.relations import Relations
 
 #: Weights that are drawn once and for all, which clients of a process share.
 _MOST_DRAWN: Final = 64
+#: Tells hashes of nodes apart by type: odd, the bits of the golden ratio.
+_OF_TYPE: Final = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,8 @@ class RelationalLayer(GraphLayer):
         self._stage = shape.typed
         self._relations: Relations = shape.typed.relations
         self._with_loss, self._kinds = shape.typed.with_loss, shape.typed.kinds
-        self._trained = self._kinds if shape.typed.trains_all else self._with_loss
+        self._taught = shape.typed.taught
+        self._trained = self._kinds if shape.typed.trains_all else (*self._with_loss, *self._taught)
 
     def prepared_rows(self, inputs: StageInput, kinds: Iterable[int]) -> dict[int, Rows]:
         """Return, of some types, the (n, D_t) own rows of their nodes beside the means."""
@@ -202,13 +205,31 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
         own = self.slices(self._with_loss[0])[0][1]
         yield self.weight[: own.stop - own.start], 0.0
 
+    def taught_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield of the first W what reads rows of types that were taught, but as drawn."""
+        first = 0
+        for _, some in self.slices(self._with_loss[0]):
+            if some.stop > self._own_width:
+                yield self.weight[first : first + self._own_width], 0.0
+            first += some.stop - some.start
+
+    @property
+    def _own_width(self) -> int:
+        """How wide rows are that come in, of types that were not taught."""
+        own = self.slices(self._with_loss[0])[0][1]
+        width: int = own.stop - own.start
+        return width
+
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
-        """Apply the head to the mean of a node's own row and its aggregates."""
+        """Apply the head to the mean of a node's own row and its aggregates; not as drawn."""
         if self._stage.reads_features:
             return False
-        blocks = 1 + len(self._relations.into(self._with_loss[0]))
+        blocks = []
+        for _, some in self.slices(self._with_loss[0]):
+            beyond = weight.new_zeros(some.stop - len(weight), weight.shape[1])
+            blocks.append(torch.cat([weight, beyond]))
         with torch.no_grad():
-            self.weight.copy_(torch.cat([weight] * blocks) / blocks)
+            self.weight.copy_(torch.cat(blocks) / len(blocks))
             self.bias.copy_(bias)
         return True
 
@@ -241,7 +262,9 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
                 BatchOfType(
                     kind=kind,
                     places=torch.from_numpy(at),
-                    rows=_selected(crossed.rows, wanted[at], self.width(kind), crossed.dtype),
+                    rows=_selected(
+                        crossed.rows, wanted[at], slice(0, self.width(kind)), crossed.dtype
+                    ),
                     hashes=crossed.hashes[wanted[at]],
                 )
             )
@@ -251,8 +274,14 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
         """Pass the messages of this stage."""
         kinds = kinds_of(inputs)
         parts = self.prepared_rows(inputs, self._kinds)
+        rows: Mapping[int, Rows] = parts
+        if self._taught and inputs.read is not None:
+            (labelled,) = self._with_loss
+            places = np.flatnonzero(kinds == labelled)
+            sums = [self._sums_of_read(inputs.read, kind, places) for kind in self._taught]
+            rows = {labelled: _side_by_side([parts[labelled], *sums])}
         return RelationalInput(
-            rows=_joined(parts, self._with_loss, kinds),
+            rows=_joined(rows, self._with_loss, kinds),
             hashes=inputs.own_hashes,
             dtype=inputs.dtype,
             parts=parts,
@@ -264,12 +293,23 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
         self, prepared: object, rows: np.ndarray
     ) -> RelationalBatch | RowBatch:
         """Select inner nodes; of one type with a loss alone, a batch as of other layers."""
-        if not isinstance(prepared, RelationalInput):
-            # A worker has rows of labelled nodes alone.
+        assert isinstance(prepared, AggregatedInput)
+        # A worker has rows of labelled nodes alone.
+        if isinstance(prepared, RelationalInput):
+            kinds = prepared.kinds[rows]
+            if len(self._with_loss) > 1 or (kinds != self._with_loss[0]).any():
+                return self._of_types(prepared, rows, kinds)
+        if not self._taught:
             return super().batch(prepared, rows)
-        kinds = prepared.kinds[rows]
-        if len(self._with_loss) == 1 and (kinds == self._with_loss[0]).all():
-            return super().batch(prepared, rows)
+        own = slice(0, self.width(self._with_loss[0]))
+        return RowBatch(
+            rows=_selected(prepared.rows, rows, own, prepared.dtype),
+            hashes=np.asarray(prepared.hashes[rows]),
+        )
+
+    def _of_types(
+        self, prepared: RelationalInput, rows: np.ndarray, kinds: np.ndarray
+    ) -> RelationalBatch:
         parts = []
         for kind, of_kind in prepared.parts.items():
             at = np.flatnonzero(kinds == kind)
@@ -282,6 +322,77 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
                 )
             )
         return RelationalBatch(count=len(rows), parts=tuple(parts))
+
+    def examples(self, prepared: object, rows: np.ndarray) -> tuple[object, np.ndarray]:
+        """Teach types without labels: to each labelled node add the mean of what they read.
+
+        Of a type t whose rows go to labelled nodes, W_t acts on the mean over a node's neighbours
+        of what these read, as if before them, and the label is that of the node: a mean and a
+        matrix product may change places, LayerNorm and ReLU are taken to. Nodes without such a
+        neighbour teach nothing of t. Rows and labels stay where they are.
+        """
+        batch = self.batch(prepared, rows)
+        everyone = np.arange(len(rows))
+        if not self._taught:
+            return batch, everyone
+        assert isinstance(prepared, AggregatedInput)
+        assert isinstance(batch, RowBatch)
+        (labelled,) = self._with_loss
+        hashes, start = np.asarray(prepared.hashes[rows]), self.width(labelled)
+        parts = [
+            BatchOfType(
+                kind=labelled,
+                places=torch.from_numpy(everyone),
+                rows=batch.rows,
+                hashes=hashes,
+            )
+        ]
+        of, count = [everyone], len(rows)
+        for kind in self._taught:
+            some = slice(start, start + self.width(kind))
+            start = some.stop
+            at = _not_zero(prepared.rows, rows, some)
+            parts.append(
+                BatchOfType(
+                    kind=kind,
+                    places=torch.arange(count, count + len(at)),
+                    rows=_selected(prepared.rows, rows[at], some, prepared.dtype),
+                    # Dropout of its own.
+                    hashes=hashes[at] ^ np.uint64(_OF_TYPE * (kind + 1) % 2**64),
+                )
+            )
+            of.append(at)
+            count += len(at)
+        if start != prepared.rows.shape[1]:
+            raise PluginError(
+                f"model rel-*: rows have {prepared.rows.shape[1]} columns; expected {start}, with "
+                "what types without labels read"
+            )
+        return RelationalBatch(count=count, parts=tuple(parts)), np.concatenate(of)
+
+    def rows_as_drawn(self, batch: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (n,) places in a batch and the (n, H) rows of a type that is taught, as drawn."""
+        for part in batch.parts if isinstance(batch, RelationalBatch) else ():
+            if part.kind in self._taught:
+                yield part.places, self.drawn_rows(part)
+
+    def _sums_of_read(self, read: StageInput, kind: int, places: np.ndarray) -> Rows:
+        """Return, of some labelled nodes, the (n, D_t) mean of what neighbours of a type read.
+
+        Of several relations from that type it is the mean over those that a node has edges of.
+        """
+        (labelled,) = self._with_loss
+        total, times = None, np.zeros(len(places))
+        for channel in self._relations.into(labelled):
+            if channel.source == kind:
+                operator = csr_array(_means(read, channel.column)[places])
+                times += np.diff(operator.indptr) > 0
+                total = operator if total is None else csr_array(total + operator)
+        assert total is not None
+        shares = np.repeat(1.0 / np.maximum(times, 1.0), np.diff(total.indptr))
+        mean = csr_array((total.data * shares, total.indices, total.indptr), shape=total.shape)
+        some = slice(0, self.width(kind))
+        return compact_rows(aggregate(mean, columns_of(read, some)), read.dtype)
 
     def trained_batches(
         self, inputs: StageInput, rows: np.ndarray
@@ -382,7 +493,7 @@ class RelGcnLayer(RelSageLayer):
 
     def _add_weights(self, kind: int) -> None:
         """Of a further type nothing but what it does not share."""
-        own = self.shape.inputs if self._shares else 0
+        own = self._own_width if self._shares else 0
         if kind == self._with_loss[0]:
             self._add("weight", own if self._bases else self.width(kind), self.shape.outputs)
             self._add("bias", self.shape.outputs)
@@ -428,9 +539,9 @@ class RelGcnLayer(RelSageLayer):
             weight = getattr(self, self.named("weight", kind))
         else:
             weight = self.drawn(kind, like=self.weight)
-            weight = weight[self.shape.inputs :] if self._shares else weight
+            weight = weight[self._own_width :] if self._shares else weight
         if self._shares:
-            weight = torch.cat([self.weight[: self.shape.inputs], weight])
+            weight = torch.cat([self.weight[: self._own_width], weight])
         return weight, self.bias
 
     def _combined(self, kind: int) -> torch.Tensor:
@@ -477,7 +588,12 @@ def _slices(shape: LayerShape, kind: int) -> list[tuple[int, slice]]:
     blocks = [(-1, kind), *((one.column, one.source) for one in relations.into(kind))]
     if shape.typed.reads_features:
         return [(column, relations.columns(source)) for column, source in blocks]
-    return [(column, slice(0, shape.inputs)) for column, _ in blocks]
+    doubled = shape.typed.doubled
+    single = slice(0, shape.inputs // 2 if doubled else shape.inputs)
+    both = slice(0, shape.inputs)
+    return [
+        (column, both if column >= 0 and source in doubled else single) for column, source in blocks
+    ]
 
 
 def _width(shape: LayerShape, kind: int) -> int:
@@ -504,7 +620,19 @@ def _side_by_side(blocks: list[Rows]) -> Rows:
     dense = [block for block in blocks if isinstance(block, torch.Tensor)]
     if len(dense) == len(blocks):
         return torch.cat(dense, dim=1)
-    return csr_array(hstack(blocks, format="csr"))
+    return csr_array(hstack([_sparse(block) for block in blocks], format="csr"))
+
+
+def _sparse(rows: Rows) -> csr_array:
+    return csr_array(rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows)
+
+
+def _not_zero(rows: Rows, wanted: np.ndarray, some: slice) -> np.ndarray:
+    """Return the places among some rows of those with a value in some columns, (n,) int64."""
+    if isinstance(rows, torch.Tensor):
+        values = rows[:, some].index_select(0, places_on(wanted, rows.device))
+        return np.flatnonzero((values != 0).any(dim=1).cpu().numpy())
+    return np.flatnonzero(np.diff(csr_array(csr_array(rows[wanted])[:, some]).indptr))
 
 
 def _joined(parts: Mapping[int, Rows], some: tuple[int, ...], kinds: np.ndarray) -> Rows:
@@ -531,17 +659,17 @@ def _joined(parts: Mapping[int, Rows], some: tuple[int, ...], kinds: np.ndarray)
 
 def _widened(rows: Rows, width: int) -> csr_array:
     """Return (n, D_t) rows with zeros behind them, sparse."""
-    sparse = csr_array(rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows)
+    sparse = _sparse(rows)
     return csr_array((sparse.data, sparse.indices, sparse.indptr), shape=(rows.shape[0], width))
 
 
 def _selected(
-    rows: Rows, wanted: np.ndarray, width: int, dtype: torch.dtype
+    rows: Rows, wanted: np.ndarray, some: slice, dtype: torch.dtype
 ) -> torch.Tensor | SparseRows:
-    """Return the first columns of some rows."""
+    """Return some columns of some rows."""
     if isinstance(rows, torch.Tensor):
-        return rows[:, :width].index_select(0, places_on(wanted, rows.device))
-    return SparseRows.from_scipy(csr_array(csr_array(rows[wanted])[:, :width]), dtype)
+        return rows[:, some].index_select(0, places_on(wanted, rows.device))
+    return SparseRows.from_scipy(csr_array(csr_array(rows[wanted])[:, some]), dtype)
 
 
 @lru_cache(maxsize=_MOST_DRAWN)

@@ -6,7 +6,9 @@ stage, and what it leaves is an ordinary layer.
 
 The last layer without nodes' own rows: the layer before was fitted to the train nodes' labels, so
 that their own rows tell these, and the last layer trusts own rows more than it may where the layer
-before fits its train nodes far better than others.
+before fits its train nodes far better than others. Weights of types without labels that these
+labels have taught (``unlabelled-types``) may have come to tell nodes apart in the same way; rows of
+such types as drawn weights make them are there, too, and the last layer may read these alone.
 
 The first layer with few blocks: of a basis that is the whole space of the features no direction is
 left out, so that little but weight decay keeps the layer from fitting noise, which the gap between
@@ -25,13 +27,14 @@ import numpy as np
 import torch
 
 from retexo_fl.config import RunConfig
+from retexo_fl.layers.relational import RelSageLayer
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.updates.grid import BLOCK
 
 #: By how much more of its train than of its validation nodes a stage has right that has fitted
 #: labels which own rows then tell.
 _LEAST_GAP: Final = 0.1
-#: The same of one that fits noise in all of its columns.
+#: The same of one that fits noise in all of its columns, or teaches it to types.
 _LEAST_GAP_OF_NOISE: Final = 0.05
 #: Blocks that the first layer reads of a basis, and its weight decay.
 _FEW_BLOCKS: Final = 3
@@ -131,6 +134,28 @@ class NoOwnRow(Candidate):
         return model.layer.own_weights()
 
 
+class DrawnTypes(NoOwnRow):
+    """The last layer without own rows, and of types that were taught with rows as drawn alone."""
+
+    name = "types as drawn"
+    key = "drawn-types"
+
+    def is_of(self, shape: ModelShape, stage: int) -> bool:
+        """See :class:`Candidate`: the last, if types were taught."""
+        return bool(shape.taught) and stage == shape.layers - 1
+
+    def may_pay(self, own: float, before: float) -> bool:
+        """See :class:`Candidate`: where labels have taught noise, or what tells nodes apart."""
+        del own
+        return before >= _LEAST_GAP_OF_NOISE
+
+    def _fixed(self, model: StageModel, shape: ModelShape) -> Iterable[tuple[torch.Tensor, float]]:
+        """See :class:`Candidate`."""
+        assert isinstance(model.layer, RelSageLayer)
+        yield from super()._fixed(model, shape)
+        yield from model.layer.taught_weights()
+
+
 class FewBlocks(Candidate):
     """The first layer with few blocks of a basis that is the whole space, and more weight decay."""
 
@@ -159,7 +184,7 @@ class FewBlocks(Candidate):
 
 #: All, by their names, in the order in which they are trained.
 CANDIDATES: Final[Mapping[str, Candidate]] = MappingProxyType(
-    {one.name: one for one in (FewBlocks(), NoOwnRow())}
+    {one.name: one for one in (FewBlocks(), NoOwnRow(), DrawnTypes())}
 )
 
 

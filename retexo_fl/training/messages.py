@@ -301,12 +301,15 @@ class _Messages:
         train = self._trained(stage, size)
         # Steps of masked updates follow from the round before.
         first = replace(train, up=(self._update(size, 32),)) if self._masked else train
-        if self._sends_changes:
-            # Clients compute the weights that a stage starts from.
-            yield from self._after_exchange(made_by, replace(first, down=(_NAME,)))
+        # Clients compute the weights that a stage starts from.
+        first = replace(first, down=(_NAME,)) if self._sends_changes else first
+        if self._sends_changes and not self._shape.teaches(stage):
+            yield from self._after_exchange(made_by, first)
             rounds -= 1
         else:
             yield from self._exchange(stage, made_by)
+            if self._shape.teaches(stage):
+                yield from self._exchange(stage + 1, Record())
             if first != train:
                 yield first
                 rounds -= 1

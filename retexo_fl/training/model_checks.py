@@ -7,7 +7,7 @@ from typing import Final
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.layers.base import GraphLayer
+from retexo_fl.layers.base import GraphLayer, LayerShape
 from retexo_fl.layers.named import layer_class
 from retexo_fl.relations import Relations
 
@@ -57,6 +57,29 @@ def relations_read(
             "labels: no type of nodes has any; expected labels of one type, or task links"
         )
     return relations, None
+
+
+def taught_types(config: RunConfig, relations: Relations | None) -> tuple[int, ...]:
+    """Return the types without labels whose weights are trained by the labels of other nodes.
+
+    That takes a layer whose input is fixed while it is trained, and one type with labels.
+    """
+    if (
+        config.unlabelled_types != "trained"
+        or relations is None
+        or not config.goal.splits_nodes
+        or len(relations.with_labels) != 1
+        or config.layers < 2
+        or not takes_fixed_rows(config)
+    ):
+        return ()
+    return relations.read_by(relations.with_labels)
+
+
+def takes_fixed_rows(config: RunConfig) -> bool:
+    """Return whether what a layer over types reads is fixed, and of a width for each type."""
+    crosses = layer_class(config.model).crossing_width(LayerShape(inputs=1, outputs=1, hidden=1))
+    return crosses is not None and not config.num_bases
 
 
 def predicted_relation(config: RunConfig, relations: Relations | None) -> int | None:

@@ -28,6 +28,7 @@ from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
+from retexo_fl.layers.relational import RelSageLayer
 from retexo_fl.relations import Relations, TypedStage
 from retexo_fl.training.basis import basis_width
 from retexo_fl.training.effective_plan import effective_plan
@@ -36,6 +37,7 @@ from retexo_fl.training.model_checks import (
     check_solved,
     is_solvable,
     relations_read,
+    taught_types,
 )
 from retexo_fl.training.recipe import check_factors, objective_of
 from retexo_fl.transfers import borrowed
@@ -82,6 +84,9 @@ class ModelShape:
         predicted: Of these the relation whose edges are learned, a number; None of others.
         made_columns: Features made of edges (:mod:`.columns`) by ``column_steps``; 0 of others.
         num_bases: Matrices that relations share; 0: each has one of its own.
+        taught: Types without labels whose weights are trained by the labels of nodes that their
+            rows go to (:meth:`.RelSageLayer.examples`). What a layer reads of all nodes crosses
+            before it is trained then, and nothing after it.
         sums_labels: They are made of train labels along edges (:mod:`.label_sums`).
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
@@ -107,6 +112,7 @@ class ModelShape:
     edge_features: int = 0
     relations: Relations | None = None
     num_bases: int = 0
+    taught: tuple[int, ...] = ()
     predicted: int | None = None
     is_weightless: bool = False
     link_head: str = ""
@@ -179,6 +185,7 @@ class ModelShape:
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             relations=relations,
             num_bases=config.num_bases,
+            taught=() if algorithm.end_to_end else taught_types(config, relations),
             predicted=predicted,
             is_weightless=is_weightless,
             link_head=objective.link_head,
@@ -271,10 +278,15 @@ class ModelShape:
         """H_m for m >= 1: the width of the rows that a stage passes on."""
         return self.hidden // self.heads if layer_class(self.model).uses_heads else self.hidden
 
+    @property
+    def row_width(self) -> int:
+        """Width of the rows that a stage makes: twice that of its layer's, if types are taught."""
+        return self.state_width * (2 if self.taught else 1)
+
     def input_width(self, stage: int) -> int:
         """H_stage: the width of the rows that a stage's layer reads of each node."""
         if not self.passes_sums:
-            return self.inputs if stage == 0 or self.is_weightless else self.state_width
+            return self.inputs if stage == 0 or self.is_weightless else self.row_width
         width = self.inputs
         for _ in range(stage):
             width = layer_class(self.model).fixed_width(width) or 0
@@ -301,12 +313,18 @@ class ModelShape:
     def _layer_input_width(self, stage: int) -> int | None:
         """Return the width of what the layer before a stage reads, where that is sent."""
         layer, before = layer_class(self.model), self.layer_shape(stage - 1)
+        if self.taught:
+            return layer.crossing_width(before) if stage < self.layers else None
         width = layer.crossing_width(before) if self.link_head else layer.fixed_width(before.inputs)
         if not (self.sends_layer_inputs or self.link_head) or width is None:
             return None
         # A factor that the sender multiplies with goes along.
         width += layer.message_scale(np.zeros(1)) is not None
         return width if self.link_head or width < self.state_width else None
+
+    def teaches(self, stage: int) -> bool:
+        """Return whether what crosses before the next stage does so before this one is trained."""
+        return bool(self.taught) and stage < self.layers - 1
 
     def has_weights(self, stage: int) -> bool:
         """Return whether a stage's layer has weights."""
@@ -329,6 +347,8 @@ class ModelShape:
                 hops=self.layers - 1 - stage,
                 trains_all=not self.heads_between,
                 num_bases=self.num_bases,
+                taught=self.taught if stage < self.layers - 1 else (),
+                doubled=self.taught if stage else (),
             ),
         )
 
@@ -348,6 +368,7 @@ class StageModel(torch.nn.Module):
         self.layer: GraphLayer = layer_class(shape.model)(layer_shape)
         self.is_last = stage == shape.layers - 1
         self.passes_sums = shape.passes_sums and not self.is_last
+        self.teaches = shape.teaches(stage)
         self.has_weights = shape.has_weights(stage)
         self.has_norm = self.has_weights and not self.is_last
         if self.has_norm:
@@ -384,9 +405,18 @@ class StageModel(torch.nn.Module):
                 torch.nn.init.zeros_(linear.bias)
 
     def embed(self, batch: object, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """Return the (R, H) rows that the next layer reads; dropout only end to end."""
+        """Return the (R, H) rows that the next layer reads; dropout only end to end.
+
+        They are (R, 2 H) where types are taught: such a node's as drawn weights make it beside.
+        """
         result: torch.Tensor = F.relu(self.norm(self.layer(batch, dropout)))
-        return result
+        if not self.teaches:
+            return result
+        assert isinstance(self.layer, RelSageLayer)
+        beside = torch.zeros_like(result)
+        for places, rows in self.layer.rows_as_drawn(batch):
+            beside = beside.index_copy(0, places, F.relu(self.norm(rows)))
+        return torch.cat([result, beside], dim=1)
 
     def classify(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return (R, C) logits, or the (R, D) embeddings that links are scored by."""

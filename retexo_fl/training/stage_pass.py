@@ -56,8 +56,11 @@ class NodeSets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LabelledBatch:
+    """Rows with labels; the first ``count`` are those of nodes, others teach."""
+
     rows: object
     labels: torch.Tensor
+    count: int
 
 
 class StageFacts:
@@ -176,9 +179,11 @@ class StagePass:
             gradient_sum=flat,
             is_finite=all_finite(flat),
             train=Tally(
-                count=len(batch.labels),
+                count=batch.count,
                 loss_sum=float(loss.detach()),
-                correct=int(count_right(logits.detach(), batch.labels)),
+                correct=int(
+                    count_right(logits.detach()[: batch.count], batch.labels[: batch.count])
+                ),
             ),
         )
 
@@ -192,10 +197,17 @@ class StagePass:
 
     def _selected(self, which: str) -> Iterator[_LabelledBatch]:
         facts = self._facts
+        layer = facts.model.layer
         for rows in chunks(getattr(self._nodes, which)):
+            if which == "train" and facts.model.teaches:
+                batch, of = layer.examples(facts.prepared, rows)
+                labels = self._nodes.labels[rows[of]]
+            else:
+                batch, labels = layer.batch(facts.prepared, rows), self._nodes.labels[rows]
             yield _LabelledBatch(
-                rows=moved(facts.model.layer.batch(facts.prepared, rows), facts.device),
-                labels=onto(label_tensor(self._nodes.labels[rows]), facts.device),
+                rows=moved(batch, facts.device),
+                labels=onto(label_tensor(labels), facts.device),
+                count=len(rows),
             )
 
 

@@ -429,8 +429,9 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
         total += MaskedVolume(keys=clients * (names + numbers), signatures=clients * signed)
     for question in _masked_questions(shape, size):
         total += question
-    # Where features are mapped after they crossed, that they are there is asked twice.
-    exchanges = len(size.stages) + shape.basis_of_sums + len(shape.column_stages)
+    # Where what crossed is mapped later, that it is there is asked twice.
+    twice = shape.basis_of_sums + sum(map(shape.teaches, range(shape.stages)))
+    exchanges = len(size.stages) + twice + len(shape.column_stages)
     told = size.asked() * exchanges * _moved_bytes(size.moved[0])
     return total + MaskedVolume(beside=told)
 

@@ -140,6 +140,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "hidden": Tried(16, LEAN),
         "heads": Tried(4, SAME),
         "num-bases": Tried(2, REFUSED),
+        "unlabelled-types": Tried("drawn", SAME),
         "rounds": Tried(3, LEAN),
         "last-rounds": Tried(3, LEAN),
         "patience": Tried(1, LEAN),

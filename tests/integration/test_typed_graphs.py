@@ -41,6 +41,8 @@ KEYS: dict[str, Any] = {
 }
 #: With as many matrices as make relations share them.
 BASES: dict[str, Any] = {"model": "rel-gcn", "num_bases": 2}
+#: Labels of customers train the weights of devices and shops, too.
+TAUGHT: dict[str, Any] = {"unlabelled_types": "trained"}
 CUTS = ((2, "louvain"), (3, "random"), (3, "attribute:type"), (7, "random"))
 
 
@@ -66,6 +68,10 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         {"edges_are": "directed"},
         {"candidates": "own-row", "warm_start": True, "optimizer": "lbfgs"},
         {"basis": "supervised", "basis_blocks": 2},
+        TAUGHT,
+        TAUGHT | {"layers": 3, "model": "rel-gcn"},
+        TAUGHT
+        | {"basis": "supervised", "basis_blocks": 2, "warm_start": True, "candidates": "auto"},
     ],
     ids=str,
 )
@@ -77,7 +83,11 @@ def test_any_cut_trains_the_weights_of_one(tmp_path: Path, keys: dict[str, Any])
         assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)
 
 
-@pytest.mark.parametrize("model", [{"model": "rel-sage"}, {"model": "rel-gat"}, BASES], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [{"model": "rel-sage"}, {"model": "rel-gat"}, BASES, TAUGHT, TAUGHT | {"layers": 3}],
+    ids=str,
+)
 @pytest.mark.parametrize("algorithm", ["lazy", "standard"])
 def test_bytes_are_those_of_the_closed_form(
     tmp_path: Path, algorithm: str, model: dict[str, Any]
@@ -125,28 +135,40 @@ def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: s
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"basis": "supervised", "basis_blocks": 2}, BASES, {"model": "rel-gat"}], ids=str
+    "keys",
+    [
+        {},
+        {"basis": "supervised", "basis_blocks": 2},
+        BASES,
+        {"model": "rel-gat"},
+        TAUGHT | {"basis": "supervised", "basis_blocks": 2, "candidates": "auto"},
+    ],
+    ids=str,
 )
 def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**KEYS, **keys, "clients": 4}
     plain = train(tmp_path / "plain", **keys)
     masked = train(tmp_path / "masked", **keys, secure_aggregation="masked")
     assert largest_difference(plain, masked) < 1e-4
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "resumed", stop_after(2, stage=1), **keys)
-    train(tmp_path / "resumed", **keys, resume=tmp_path / "resumed")
-    assert model_bytes(tmp_path / "resumed") == model_bytes(plain)
+    for stage in (0, 1):
+        out = tmp_path / f"resumed-{stage}"
+        with pytest.raises(KeyboardInterrupt):
+            train(out, stop_after(2, stage=stage), **keys)
+        train(out, **keys, resume=out)
+        assert model_bytes(out) == model_bytes(plain)
 
 
-@pytest.mark.parametrize("model", ["rel-sage", "rel-gat"])
-def test_workers_of_flowers_simulation_leave_the_same_model(tmp_path: Path, model: str) -> None:
-    keys = {**KEYS, "model": model, "clients": 2}
+@pytest.mark.parametrize("model", [{}, {"model": "rel-gat"}, TAUGHT], ids=str)
+def test_workers_of_flowers_simulation_leave_the_same_model(
+    tmp_path: Path, model: dict[str, Any]
+) -> None:
+    keys = {**KEYS, **model, "clients": 2}
     one = train(tmp_path / "inline", **keys)
     assert model_bytes(train_in_workers(tmp_path / "workers", **keys)) == model_bytes(one)
 
 
 @pytest.mark.devices
-@pytest.mark.parametrize("model", [{}, BASES, {"model": "rel-gat"}], ids=str)
+@pytest.mark.parametrize("model", [{}, BASES, {"model": "rel-gat"}, TAUGHT], ids=str)
 def test_devices_train_the_weights_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any]
 ) -> None:
@@ -157,7 +179,9 @@ def test_devices_train_the_weights_of_one(
 
 
 @pytest.mark.parametrize(
-    ("layers", "model"), [(2, {}), (3, {}), (2, BASES), (3, {"model": "rel-gat"})], ids=str
+    ("layers", "model"),
+    [(2, {}), (3, {}), (2, BASES), (3, {"model": "rel-gat"}), (3, TAUGHT)],
+    ids=str,
 )
 def test_predictions_do_not_depend_on_the_partition(
     tmp_path: Path, retexo: CommandLine, layers: int, model: dict[str, Any]

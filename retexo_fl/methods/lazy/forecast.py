@@ -90,9 +90,8 @@ class LazyForecast(Forecast):
         return parameters_by_stage(shape)
 
     def first_reach(self, shape: ModelShape) -> int:
-        """See :class:`.Forecast`: rows of its own stage alone."""
-        del shape
-        return 0
+        """See :class:`.Forecast`: rows of its own stage alone, but where types are taught."""
+        return int(bool(shape.taught) and not shape.has_basis)
 
     def is_comparable(self, shape: ModelShape) -> bool:
         """See :class:`.Forecast`: standard training reads features, and trains every layer."""

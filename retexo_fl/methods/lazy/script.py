@@ -5,6 +5,8 @@
     for each stage m:
         publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
         collect   until every vector has arrived, or the deadline decides
+        publish, collect   where types without labels are taught, before the rounds: what layer m
+                  reads, in place of what would cross before the next stage
         R rounds  weights w(r-1) out, gradient sums back, one step to w(r)
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
     floor         what else is solved for from the last stage's rows: the better is kept
@@ -39,7 +41,10 @@ def lazy(training: Training) -> Script:
             training.keep(StageOutcome.untrained(stage, training.initial(stage)))
         else:
             opened = training.open(stage)
-            training.exchange(stage, along=opened.wants_round)
+            teaches = training.teaches(stage)
+            training.exchange(stage, along=opened.wants_round and not teaches)
+            if teaches:
+                training.exchange_early(stage + 1)
             loop: StageLoop | None = opened
             while loop is not None:
                 while loop.wants_round:

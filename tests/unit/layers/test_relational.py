@@ -6,14 +6,23 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_rows import stage_input, with_coordinates
+from retexo_fl.errors import PluginError
 from retexo_fl.graph import BoundaryPlan, GraphPartition, from_pyg
+from retexo_fl.layers.aggregate import channel_means, channel_operator
 from retexo_fl.layers.base import GraphLayer, LayerShape, StageInput
 from retexo_fl.layers.pyg import _KINDS, PygLayer, pyg_layer
 from retexo_fl.layers.rel_gat import RelGatLayer
-from retexo_fl.layers.relational import RelGcnLayer, RelSageLayer, sums_of_labelled
+from retexo_fl.layers.relational import (
+    RelationalBatch,
+    RelGcnLayer,
+    RelSageLayer,
+    kinds_of,
+    sums_of_labelled,
+)
 from retexo_fl.relations import Relations, TypedStage
 from retexo_fl.training.basis import Basis
 from tests.support.typed_graphs import CUSTOMERS, bank
@@ -514,3 +523,81 @@ def test_weights_of_own_rows_and_of_the_last_columns_are_told_apart(
     after = made_by(layer, inputs_of(part, rows), again=None)
     labelled = part.relations.kinds(part.node_keys) == 0 if part.relations else None
     torch.testing.assert_close(before[labelled], after[labelled], atol=1e-12, rtol=0)
+
+
+def _taught(part: GraphPartition, kind: type[RelSageLayer]) -> tuple[RelSageLayer, StageInput]:
+    """Return a layer that teaches devices and shops, and its input with what all nodes read."""
+    relations = part.relations
+    assert relations is not None
+    found: dict[str, Any] = {
+        "trains_all": False,
+        "taught": relations.read_by(relations.with_labels),
+        "hops": 1,
+    }
+    layer = layer_of(relations, kind, **found)
+    rows = np.random.default_rng(3).normal(size=(part.num_inner, WIDTH)).astype(np.float32)
+    inputs = inputs_of(part, rows)
+    read = layer.crossing_rows(inputs)
+    assert isinstance(read, torch.Tensor)
+    return layer, replace(inputs, read=replace(inputs, own=read, received=read[:0]))
+
+
+@pytest.mark.parametrize("kind", [RelSageLayer, RelGcnLayer])
+def test_a_type_is_taught_by_means_of_what_its_weights_make(
+    part: GraphPartition, kind: type[RelSageLayer]
+) -> None:
+    layer, inputs = _taught(part, kind)
+    prepared = layer.prepare(inputs)
+    everyone = layer(layer.batch(prepared, np.arange(part.num_inner)), None).double()
+    customers = np.flatnonzero(kinds_of(inputs) == 0)
+    batch, of = layer.examples(prepared, customers)
+    made = layer(batch, None).double()
+    torch.testing.assert_close(made[: len(customers)], everyone[customers])
+    relations, start = part.relations, len(customers)
+    assert relations is not None
+    for taught in layer.shape.typed.taught if layer.shape.typed else ():
+        (channel,) = (one for one in relations.into(0) if one.source == taught)
+        means = channel_operator(channel_means(inputs, channel.column), inputs)[customers]
+        has = np.flatnonzero(np.diff(csr_array(means).indptr))
+        assert 0 < len(has) < len(customers)
+        np.testing.assert_array_equal(of[start : start + len(has)], has)
+        expected = torch.from_numpy(means[has] @ everyone.detach().numpy())
+        torch.testing.assert_close(made[start : start + len(has)], expected, atol=1e-6, rtol=1e-6)
+        start += len(has)
+    assert start == len(of) == len(made)
+
+
+def test_what_teaches_a_type_is_dropped_by_itself(part: GraphPartition) -> None:
+    layer, inputs = _taught(part, RelSageLayer)
+    batch, _ = layer.examples(layer.prepare(inputs), np.flatnonzero(kinds_of(inputs) == 0))
+    assert isinstance(batch, RelationalBatch)
+    hashes = np.concatenate([one.hashes for one in batch.parts])
+    assert len(np.unique(hashes)) == len(hashes)
+
+
+def test_a_type_is_not_taught_without_what_it_reads(part: GraphPartition) -> None:
+    layer, inputs = _taught(part, RelSageLayer)
+    prepared = layer.prepare(replace(inputs, read=None))
+    with pytest.raises(PluginError, match="columns; expected .*what types without labels read"):
+        layer.examples(prepared, np.flatnonzero(kinds_of(inputs) == 0))
+
+
+def test_rows_of_a_type_that_was_taught_stand_beside_those_as_drawn(part: GraphPartition) -> None:
+    relations = part.relations
+    assert relations is not None
+    layer: RelSageLayer = layer_of(
+        relations, trains_all=False, doubled=relations.read_by((0,)), hops=0
+    )
+    widths = [some.stop - some.start for _, some in layer.slices(0)]
+    assert sorted(widths) == [WIDTH // 2, WIDTH // 2, WIDTH, WIDTH]
+    (own,) = layer.own_weights()
+    assert len(own[0]) == WIDTH // 2
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+        for weights, value in layer.taught_weights():
+            weights.fill_(value)
+        assert float(layer.weight[:, 0].sum()) == sum(widths) - 2 * WIDTH // 2
+        head, bias = torch.ones(WIDTH // 2, OUTPUTS), torch.zeros(OUTPUTS)
+        assert layer.start_as(head, bias)
+    # What was taught was taught by the head; what was drawn was not.
+    assert float(layer.weight[:, 0].detach().sum()) == pytest.approx(WIDTH // 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,10 +55,11 @@ def prepared_of(layer: GraphLayer, arrays: Mapping[str, np.ndarray], dtype: torc
     if "hashes" in arrays:
         rows = _rows_of("aggregated", arrays)
         return AggregatedInput(rows=rows, hashes=arrays["hashes"], dtype=dtype)
+    others: dict[str, Any] = {
+        name: arrays[name] for name in (*_EDGES, *_OF_EDGES) if name in arrays
+    }
     inputs = StageInput(
-        own=_rows_of("own", arrays),
-        received=_rows_of("received", arrays),
-        **{name: arrays[name] for name in (*_EDGES, *_OF_EDGES) if name in arrays},
+        own=_rows_of("own", arrays), received=_rows_of("received", arrays), **others
     )
     return layer.prepare(inputs)
 
