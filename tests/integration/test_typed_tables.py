@@ -105,7 +105,7 @@ def test_each_type_has_a_recipe_of_its_own(
     assert counts in caplog.text
     result = json.loads(Path("run/result.json").read_text())
     assert result["clients"] == 2
-    assert [one["weights"] for one in result["types"]] == ["trained", "as drawn", "as drawn"]
+    assert [one["weights"] for one in result["types"]] == ["trained", "trained", "trained"]
     assert [one["messages"] for one in result["relations"]] == [
         *("both ways, told apart", "both ways", "both ways")
     ]
