@@ -29,7 +29,7 @@ from retexo_fl.training import candidates
 from retexo_fl.training.selection import BestWeights, Score
 from retexo_fl.updates import FewBits
 from tests.support.fickle_grid import FickleGrid
-from tests.support.fickle_training import node_of, train_on_fickle_grid
+from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
 from tests.support.masked_training import HALVES, QUORUM, without_masks
 from tests.support.runs import (
     configured,
@@ -171,10 +171,9 @@ def test_what_is_tried_and_not_kept_leaves_no_trace_but_its_bytes(tmp_path: Path
 
 
 @pytest.mark.usefixtures("always_better")
-@pytest.mark.parametrize("before", ["first", "third"])
 @pytest.mark.parametrize("way", WAYS)
 def test_killed_between_rounds_of_a_candidate_it_goes_on_to_the_same_bits(
-    tmp_path: Path, way: str, before: str
+    tmp_path: Path, way: str
 ) -> None:
     keys = {**KEYS, **WAYS[way]}
     whole = train(tmp_path / "whole", **keys)
@@ -182,29 +181,34 @@ def test_killed_between_rounds_of_a_candidate_it_goes_on_to_the_same_bits(
     first = rounds_of(whole, stage, "")[-1]["round"]
     ended = next(one["rounds"] for one in result_of(whole)["stages"][stage]["tried"])
     assert first in {ended, ended - 1}
-    killed_before = ended + (1 if before == "first" else 3)
     out = tmp_path / "run"
     config = configured(out, **keys)
     parts = make_parts(config)
-
-    def kill(grid: FickleGrid, message: Message) -> None:
-        request = records.read_request(message)
-        if not isinstance(request, TrainRequest):
-            return
-        if (request.ticket.stage, request.ticket.round) == (stage, killed_before):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_on_fickle_grid(config, parts, kill)
     asked: list[tuple[int, int]] = []
 
-    def note(grid: FickleGrid, message: Message) -> None:
-        request = records.read_request(message)
-        if isinstance(request, TrainRequest):
-            asked.append((request.ticket.stage, request.ticket.round))
+    def killed_before(number: int | None) -> Change:
+        """Return what notes the rounds that are asked for, and kills before one."""
 
-    train_on_fickle_grid(configured(out, **keys, resume=out), parts, note)
-    assert min(asked) == (stage, killed_before)
+        def note(grid: FickleGrid, message: Message) -> None:
+            request = records.read_request(message)
+            if not isinstance(request, TrainRequest):
+                return
+            place = request.ticket.stage, request.ticket.round
+            if place == (stage, number):
+                raise KeyboardInterrupt
+            asked.append(place)
+
+        return note
+
+    # Before the first and the third round of the candidate.
+    for number in (ended + 1, ended + 3):
+        with pytest.raises(KeyboardInterrupt):
+            train_on_fickle_grid(config, parts, killed_before(number))
+        config = configured(out, **keys, resume=out)
+        assert max(asked) == (stage, number - 1)
+        asked.clear()
+    train_on_fickle_grid(config, parts, killed_before(None))
+    assert min(asked) == (stage, ended + 3)
     assert model_bytes(out) == model_bytes(whole)
     assert curves_of(out) == curves_of(whole)
     assert result_of(out)["stages"] == result_of(whole)["stages"]

@@ -159,7 +159,12 @@ _numbers = itertools.count()
 
 
 def bear_command(
-    arguments: Sequence[str], *, env: Mapping[str, str], folder: Path, before: Sequence[Any] = ()
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    folder: Path,
+    before: Sequence[Any] = (),
+    log: Path | None = None,
 ) -> BornCommand:
     """Run ``retexo ARGUMENTS``, a training or a prediction, in a process of its own.
 
@@ -168,13 +173,36 @@ def bear_command(
         env: All variables that it has.
         folder: Of its outputs.
         before: ``MODULE:FUNCTION`` of ``tests.support``, which it calls first, and its arguments.
+        log: What it writes to standard error is appended to, if not to a file of the folder.
     """
     number = next(_numbers)
-    out, log, ending = (folder / f"command-{number}.{name}" for name in ("out", "err", "end"))
+    out, err, ending = (folder / f"command-{number}.{name}" for name in ("out", "err", "end"))
+    log = log or err
     places = {"out": out, "log": log, "ending": ending, "cwd": Path.cwd()}
     order: dict[str, Any] = {name: str(place) for name, place in places.items()}
     order |= {"arguments": [*arguments], "env": dict(env), "namespace": "", "before": [*before]}
     return BornCommand(_nursery(*_FOR_COMMANDS).bear(order), ending, out, log)
+
+
+class ForkedRuns:
+    """Stands for ``subprocess`` where a sweep starts its runs: each is the same command, forked.
+
+    Paths of modules that the process would be told are not read; a command with plug-ins wants a
+    process of its own.
+    """
+
+    TimeoutExpired = subprocess.TimeoutExpired
+    DEVNULL = subprocess.DEVNULL
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def Popen(
+        self, command: Sequence[str], *, env: Mapping[str, str], stderr: Any, **_nothing: int
+    ) -> BornCommand:
+        assert command[:3] == [sys.executable, "-m", "retexo_fl"]
+        log = Path(f"/proc/{os.getpid()}/fd/{stderr.fileno()}")
+        return bear_command(command[3:], env=env, folder=self._folder, log=log)
 
 
 # ---- the program that forks ----------------------------------------------------------------------
