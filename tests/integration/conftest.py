@@ -6,6 +6,7 @@ import pytest
 
 from retexo_fl.federation import checkpoints
 from tests.support.cli import CommandLine
+from tests.support.forked_workers import forked_workers  # noqa: F401 - a fixture
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ from tests.support.runs import (
     train,
 )
 
-pytestmark = pytest.mark.devices
+pytestmark = [pytest.mark.devices, pytest.mark.usefixtures("forked_workers")]
 
 SAMPLERS = ("full", "neighbour", "shadow", "gns")
 #: Of the built-in data set, 1,797 nodes; 359 of them to train on, in mini-batches of 100.
@@ -222,13 +222,13 @@ def workers_of(process: subprocess.Popen[bytes] | Born | None) -> list[int]:
 
 
 def workers_below(pid: int) -> list[int]:
-    """Return the processes that Python spawned below one, without its own helper."""
-    return [child for child in descendants_of(process_table(), pid) if is_spawned(child)]
+    """Return the workers of devices below a process, by the names that they give themselves."""
+    return [child for child in descendants_of(process_table(), pid) if is_worker(child)]
 
 
-def is_spawned(pid: int) -> bool:
+def is_worker(pid: int) -> bool:
     try:
-        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return Path(f"/proc/{pid}/comm").read_text().startswith("retexo cpu:")
     except OSError:
         # It has ended meanwhile.
         return False

@@ -52,6 +52,7 @@ from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import weights_name
 from tests.support.agent_ends import FIRST, JOB, LAZY, ROUND, Ends, ends, read_announcement
+from tests.support.forked_workers import forked_workers  # noqa: F401 - a fixture
 from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.peer_networks import until
 from tests.unit.graph.test_edge_values import small_parts
@@ -582,6 +583,7 @@ def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartitio
 
 
 @pytest.mark.devices
+@pytest.mark.usefixtures("forked_workers")
 def test_a_job_resumed_on_other_devices_gives_the_same_bits(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:

@@ -23,6 +23,8 @@ from retexo_fl.training.rounds import run_alone
 from tests.support.sampled import SmallClient, small_client
 from tests.unit.additions.devices.training.test_sampled_trainer import trainer
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 CPU = torch.device("cpu")
 PLACES = 7
 

@@ -12,6 +12,8 @@ from retexo_fl.device_names import Machine
 from retexo_fl.errors import ConfigurationError
 from tests.support.device_tasks import Scale, make_row_sums
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 ROWS = {"rows": np.ones((4, 3))}
 
 

@@ -28,6 +28,8 @@ from retexo_fl.training.stage_model import initial_weights
 from tests.support.devices_here import DevicesHere
 from tests.support.sampled import SmallClient, small_client
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 #: Several units of every use: 300, 120 and 180 nodes.
 GRAPH = "synthetic:nodes=600,edges=2400,classes=3,features=5"
 MODELS = ("gcn", "sage", "gat", "gin", "sage-pool")

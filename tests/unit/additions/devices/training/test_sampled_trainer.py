@@ -27,6 +27,8 @@ from retexo_fl.training.tally import LayerUpdate
 from tests.support.devices_here import DevicesHere
 from tests.support.sampled import SmallClient, small_client
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 MODELS = ("gcn", "sage", "gat", "gin")
 SAMPLERS = ("full", "neighbour", "shadow", "gns")
 DTYPES = [("float64", 1e-10), ("float32", 1e-5)]

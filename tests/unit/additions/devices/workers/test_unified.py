@@ -22,6 +22,8 @@ from tests.support.device_tasks import (
 )
 from tests.support.simulated_devices import skewed_workloads
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 COUNT, WIDTH, CLASSES = 45, 6, 3
 #: Gradients of one device, those of two, and what computed these.
 OneAndTwo = tuple[list[np.ndarray], list[np.ndarray], Unified]
