@@ -49,6 +49,11 @@ class Relation:
     target: int
     symmetric: bool = False
 
+    @property
+    def has_directions(self) -> bool:
+        """Whether the types of its ends do not say already which way an edge leads."""
+        return self.source == self.target and not self.symmetric
+
 
 @dataclass(frozen=True, slots=True)
 class Channel:

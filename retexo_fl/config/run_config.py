@@ -39,6 +39,7 @@ from retexo_fl.config.keys import (
 from retexo_fl.config.synonyms import SYNONYMS
 from retexo_fl.config.value_forms import (
     AGGREGATOR,
+    ATTENDING,
     BUDGET,
     CLASS_WEIGHTS,
     DEVICES,
@@ -782,12 +783,21 @@ class RunConfig:
         if self.solver == "ridge":
             # What the last one is solved by counts as a round.
             return (*[0] * (self.layers - 1), 1)
-        # Before links are trained on, features cross.
-        opening = (0,) if self.task == "links" else ()
+        # Before what layers read of features crosses, features do.
+        opening = (0,) if self.crosses_ahead else ()
         last = self.last_rounds or self.rounds
         # End to end there is one stage, which is the last.
         before = last if self.traits.end_to_end else self.rounds
         return (*opening, *(before,) * (self.layers - 1), last)
+
+    @property
+    def crosses_ahead(self) -> bool:
+        """Whether what a layer reads crosses before it is trained, so that peers have it, too.
+
+        So both ends of an edge do that is learned; where layers attend to neighbours, which they
+        are trained to, one end's client has all that its own row is made of.
+        """
+        return self.task == "links" and self.model not in ATTENDING
 
     @property
     def wants_floor(self) -> bool:
@@ -830,7 +840,7 @@ class RunConfig:
     def stages(self) -> int:
         """How many stages there are: one for each layer, or one that trains all layers.
 
-        With task ``links`` one more comes first, in which features cross.
+        One more comes first where features cross ahead of what layers read of them.
         """
         return 1 if self.traits.end_to_end else len(self.stage_rounds)
 

@@ -106,10 +106,10 @@ MODELS: Final = (
     *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
     *("rel-sage", "rel-gcn", "rel-gat"),
 )
+#: Those that attend to neighbours: what they read of them is no fixed sum.
+ATTENDING: Final = frozenset({"gat", "dir-gat", "rel-gat"})
 #: Those whose attention has heads, which share the hidden width, and PyG's.
-WITH_HEADS: Final = frozenset(
-    {"gat", "dir-gat", "rel-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
-)
+WITH_HEADS: Final = ATTENDING | {"pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
 
 #: Names of metrics that need no more than a name; those of one class have its place from 0 behind
 #: them, or its name until the classes' names are there.

@@ -83,6 +83,7 @@ class TrainedModel:
             "wants_floor",
             "edge_features",
             "link_head",
+            "directed_links",
             "is_weightless",
             "relations",
             "num_bases",

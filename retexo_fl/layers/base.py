@@ -320,6 +320,29 @@ def one_direction(inputs: StageInput, side: int) -> StageInput:
     )
 
 
+def without_edges(inputs: StageInput) -> StageInput:
+    """Return all N + B nodes as inner ones, none of which has an edge."""
+    nodes = inputs.num_nodes + len(inputs.slot_hashes)
+    none, sides = np.zeros(0, np.int64), inputs.neighbours.shape[1:]
+    weights, attributes = inputs.edge_weights, inputs.edge_attributes
+    return replace(
+        inputs,
+        own=stacked_rows(inputs),
+        received=inputs.received[:0],
+        indptr=np.zeros(nodes + 1, np.int64),
+        indices=none,
+        neighbours=np.zeros((nodes, *sides)),
+        degrees=np.zeros((nodes, *sides)),
+        own_hashes=np.concatenate([inputs.own_hashes, inputs.slot_hashes]),
+        slot_hashes=inputs.slot_hashes[:0],
+        edge_scales=None,
+        edge_weights=None if weights is None else weights[:0],
+        edge_attributes=None if attributes is None else attributes[:0],
+        own_kinds=inputs.kinds,
+        slot_kinds=None if inputs.slot_kinds is None else inputs.slot_kinds[:0],
+    )
+
+
 def glorot(parameter: torch.Tensor, generator: torch.Generator) -> None:
     """Fill a (fan in, fan out) parameter (Glorot and Bengio, AISTATS 2010, equation 16)."""
     torch.nn.init.xavier_uniform_(parameter, generator=generator)

@@ -76,6 +76,14 @@ class DirectedSums(AggregatedLayer):
     def edge_factors(inputs: StageInput, side: int) -> np.ndarray:
         """Return the (E,) factors of one direction's sum, 0 where there is no such edge."""
 
+    @classmethod
+    def crossing_width(cls, shape: LayerShape) -> int | None:
+        """Return 3 D; None where a neighbour's row has to be multiplied by two of its own numbers.
+
+        Of a row that peers make themselves of what crossed these are not there.
+        """
+        return None if cls.num_factors else 3 * shape.inputs
+
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw W by Glorot's rule; b is zero."""
         glorot(self.weight, generator)

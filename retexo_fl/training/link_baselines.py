@@ -35,7 +35,8 @@ class LinkBaselines:
     """ROC AUC of test edges beside as many pairs without one, drawn as clients draw them.
 
     Attributes:
-        degrees: Of the product of the two degrees, of a graph with types in the relation.
+        degrees: Of the product of the two degrees, of a graph with types in the relation; where
+            edges have directions, of those that leave the source and those that reach the target.
         sides: Of whether the two nodes are on different sides; None where the graph is not
             bipartite, has no cycle, or has types, of whose relation all pairs are.
         ranked: The run's own metric where nodes rank others, here by their degrees; else None.
@@ -56,16 +57,17 @@ def link_baselines(parts: Sequence[GraphPartition], config: RunConfig) -> LinkBa
     hashes = np.concatenate([np.asarray(part.node_hashes) for part in parts])
     order = np.argsort(hashes)
     ordered = hashes[order]
-    firsts, seconds, is_edge = [], [], []
+    firsts, seconds, begin, is_edge = [], [], [], []
     rows, columns = [], []
-    degrees = np.zeros(len(hashes), dtype=np.int64)
+    # By those that begin at a node, and those that end there.
+    degrees = np.zeros((2, len(hashes)), dtype=np.int64)
     splits = [LinkSplit.asked(part, config) for part in parts]
     ranked = []
     for part, split in zip(parts, splits, strict=True):
         known = np.concatenate((np.asarray(part.node_hashes), np.asarray(part.boundary_hashes)))
         places = order[np.searchsorted(ordered, known)]
         ranked.append((split, places))
-        degrees[places[: part.num_inner]] = split.unseen.degrees()
+        degrees[:, places[: part.num_inner]] = split.unseen.degrees()
         rows.append(np.repeat(places[: part.num_inner], np.diff(part.indptr)))
         columns.append(places[np.asarray(part.indices, np.int64)])
         pairs = split.pairs["test"]
@@ -73,19 +75,22 @@ def link_baselines(parts: Sequence[GraphPartition], config: RunConfig) -> LinkBa
             continue
         # As a client draws what it judges against.
         ones, others = split.known.draw(pairs.keys, 1, f"{config.seed}/test")
-        firsts += [places[pairs.first], places[ones[:, 0]]]
+        for first in (pairs.first, ones[:, 0]):
+            firsts.append(places[first % part.num_inner])
+            begin.append(first < part.num_inner)
         seconds += [places[pairs.second], places[others[:, 0]]]
         is_edge += [np.ones(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=bool)]
     if not is_edge:
         return None
-    first, second, truth = (np.concatenate(each) for each in (firsts, seconds, is_edge))
+    every = (firsts, seconds, begin, is_edge)
+    first, second, begins, truth = (np.concatenate(each) for each in every)
     sides = None
     if parts[0].relations is None:
         sides = _sides(np.concatenate(rows), np.concatenate(columns), len(hashes))
     return LinkBaselines(
-        degrees=_auc(degrees[first] * degrees[second], truth),
+        degrees=_auc(degrees[1 - begins, first] * degrees[1 * begins, second], truth),
         sides=None if sides is None else _auc(_may_have_edge(sides, first, second), truth),
-        ranked=_ranked(config, ranked, degrees),
+        ranked=_ranked(config, ranked, degrees[1]),
     )
 
 
@@ -97,7 +102,7 @@ def _ranked(
     Args:
         config: Of the run.
         parts: Edges of each client, and the (N + B,) places of its nodes.
-        degrees: Of all nodes.
+        degrees: Of all nodes, by edges that reach them.
     """
     metric = Recipe.of(config).metric
     if not isinstance(metric, NodeRanking):

@@ -3,6 +3,9 @@
 A client draws among pairs of which one node is its own: those alone it knows to have no edge. The
 other may be its own or a peer's that borders on it, since it has the rows of both. Of a graph with
 types both are of those that the relation joins.
+
+Where edges have directions, pairs are ordered. An inner node u is then two rows of them: u where
+the edge would begin at it, and N + u where it would end there.
 """
 
 from __future__ import annotations
@@ -28,19 +31,19 @@ class Sides:
     """Nodes of which pairs may be.
 
     Attributes:
-        rows: (r,) int64 inner nodes, ascending.
+        rows: (r,) int64 inner nodes, ascending; of those where edges would end N + u.
         columns: (c,) int64 of the N + B, ascending: the other ends of their pairs.
-        ranks: Rows rank columns, not the reverse: of a relation of two types its sources do.
+        ranks: Rows rank columns, not the reverse: of a relation of two types, and where edges have
+            directions, sources do.
     """
 
     rows: np.ndarray
     columns: np.ndarray
     ranks: bool = True
 
-    @property
-    def count(self) -> int:
-        """How many pairs of two different nodes there are."""
-        alike = len(np.intersect1d(self.rows, self.columns, assume_unique=True))
+    def count(self, nodes: int) -> int:
+        """Return how many pairs of two different nodes there are; N are inner ones."""
+        alike = len(np.intersect1d(self.rows % nodes, self.columns, assume_unique=True))
         return len(self.rows) * len(self.columns) - alike
 
 
@@ -52,6 +55,7 @@ class NonEdges:
         columns: N + B, these and the boundary nodes.
         codes: (e,) ``row * columns + column`` of each edge, as stored: ascending.
         sides: Of which nodes pairs are: no row is in two of them. None for any.
+        is_directed: Rows are 2 N; else N.
 
     Attributes:
         num_columns: N + B.
@@ -59,14 +63,21 @@ class NonEdges:
     """
 
     def __init__(
-        self, nodes: int, columns: int, codes: np.ndarray, sides: Sequence[Sides] | None = None
+        self,
+        nodes: int,
+        columns: int,
+        codes: np.ndarray,
+        sides: Sequence[Sides] | None = None,
+        *,
+        is_directed: bool = False,
     ) -> None:
         self._nodes = nodes
+        self._rows = 2 * nodes if is_directed else nodes
         self._columns = self.num_columns = columns
         self._codes = codes
         self._of_types = sides is not None
         everyone = Sides(rows=np.arange(nodes), columns=np.arange(columns))
-        self.sides = (everyone,) if sides is None else tuple(s for s in sides if s.count)
+        self.sides = (everyone,) if sides is None else tuple(s for s in sides if s.count(nodes))
 
     @property
     def ranking(self) -> tuple[Sides, ...]:
@@ -76,14 +87,18 @@ class NonEdges:
     @property
     def is_empty(self) -> bool:
         """Whether every pair of different nodes has an edge."""
-        return len(self._codes) >= sum(one.count for one in self.sides)
+        return len(self._codes) >= sum(one.count(self._nodes) for one in self.sides)
 
-    def degrees(self) -> np.ndarray:
-        """Return how many edges each inner node has: (N,) int64."""
-        return np.bincount(self._codes // self._columns, minlength=self._nodes)
+    def degrees(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many edges begin, and how many end, at each inner node: (N,) int64 each.
+
+        The same where they have no directions.
+        """
+        counts = np.bincount(self._codes // self._columns, minlength=self._rows)
+        return counts[: self._nodes], counts[self._rows - self._nodes :]
 
     def ends_of(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the edges of (n,) inner nodes: each one's place among them, and its other end."""
+        """Return the edges of (n,) rows: each one's place among them, and its other end."""
         bounds = np.searchsorted(self._codes, np.stack([nodes, nodes + 1]) * self._columns)
         counts = bounds[1] - bounds[0]
         places = np.repeat(np.arange(len(nodes)), counts)
@@ -113,11 +128,11 @@ class NonEdges:
             keys: (n,) uint64 of the edges.
             count: c.
             place: What is drawn for: the same text draws the same pairs.
-            first: (n,) inner nodes that pairs are to begin with; any if None. One that has an edge
-                to every other node is replaced.
+            first: (n,) rows that pairs are to begin with; any if None. One that has an edge to
+                every other node is replaced.
 
         Returns:
-            (n, c) int64 inner nodes, and (n, c) int64 of the N + B.
+            (n, c) int64 rows, and (n, c) int64 of the N + B.
         """
         digest = hashlib.blake2b(f"{place}/no edge".encode(), digest_size=8).digest()
         numbers = np.arange(1, count + 1, dtype=np.uint64)
@@ -181,14 +196,14 @@ class NonEdges:
         hit = np.zeros(len(codes), dtype=bool)
         inside = places < len(self._codes)
         hit[inside] = self._codes[places[inside]] == codes[inside]
-        hit |= ones == others
+        hit |= ones % max(1, self._nodes) == others
         return hit
 
     def _found(self, one: int, number: int) -> tuple[int, int]:
         """Return a pair of a node that has nearly all edges; of the next that has not all."""
         rows = np.concatenate([of_side.rows for of_side in self.sides])
         for node in np.roll(rows, -int(np.flatnonzero(rows == one)[0])):
-            taken = np.append(self.ends_of(np.array([node]))[1], node)
+            taken = np.append(self.ends_of(np.array([node]))[1], node % self._nodes)
             (columns,) = (s.columns for s in self.sides if node in s.rows)
             free = np.setdiff1d(columns, taken)
             if len(free):

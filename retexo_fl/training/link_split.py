@@ -4,7 +4,8 @@ What an edge is for follows from the seed and the hashes of its two nodes' keys,
 of its two clients counts it. Neither depends on how nodes are split over clients, and clients need
 not talk about it.
 
-Of a graph with types the edges of one relation are learned; all others are read.
+Of a graph with types the edges of one relation are learned; all others are read. Where they have
+directions, an edge and that which leads back are two.
 
 Symbols: N inner nodes, B slots (boundary nodes), e stored edges, n pairs.
 """
@@ -22,6 +23,7 @@ import numpy as np
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.splits import parse_shares
+from retexo_fl.layers.base import IN, OUT
 from retexo_fl.layers.dropout import splitmix
 from retexo_fl.relations import Relation
 from retexo_fl.training.link_negatives import NonEdges, Sides
@@ -40,10 +42,10 @@ class Pairs:
     """Edges that a client counts: of its inner edges, and of half of those to other clients.
 
     Where nodes rank others, held-out edges are counted by those: by sources of a relation of two
-    types; else at both ends.
+    types, or of edges with directions; else at both ends.
 
     Attributes:
-        first: (n,) int64 inner nodes.
+        first: (n,) int64 inner nodes u; N + u of an edge that ends there (:mod:`.link_negatives`).
         second: (n,) int64: below N an inner node, N + s slot s.
         keys: (n,) uint64 of the edges, the same for both ends.
     """
@@ -85,6 +87,7 @@ class LinkSplit:
     Attributes:
         part: The part without the edges of validation and test; its boundary nodes are still all
             there, since both ends of every edge need the other's row. Degrees are those without.
+        is_directed: Edges that are learned have directions.
         pairs: By use.
         known: Pairs that no use has an edge between; held-out edges are judged against those.
         unseen: Pairs without an edge that layers read, or that is trained on: train edges are
@@ -95,6 +98,7 @@ class LinkSplit:
     pairs: Mapping[str, Pairs]
     known: NonEdges
     unseen: NonEdges
+    is_directed: bool = False
 
     @classmethod
     def of(
@@ -117,7 +121,7 @@ class LinkSplit:
         """
         learned = _Learned.of(part, predicted)
         rows, indices = learned.rows, learned.indices
-        keys, is_ours = _edge_keys(part, rows, indices, seed)
+        keys, is_ours = _edge_keys(learned, seed)
         shares = parse_shares(split, split.partition(":")[2])
         ends = np.array([int(total * 2**_DRAW_BITS) for total in accumulate(shares)], np.uint64)
         uses = np.searchsorted(ends, _drawn(keys, seed, "use") >> np.uint64(1), side="right")
@@ -132,6 +136,7 @@ class LinkSplit:
             pairs=pairs,
             known=learned.non_edges(),
             unseen=learned.non_edges(is_read),
+            is_directed=learned.is_directed,
         )
 
     @classmethod
@@ -181,20 +186,31 @@ class LinkSplit:
     @classmethod
     def whole(cls, part: GraphPartition, predicted: int | None = None) -> Self:
         """Hold no edge out: layers read them all, and none is counted."""
-        none, known = np.zeros(0, np.int64), _Learned.of(part, predicted).non_edges()
-        pairs = Pairs(first=none, second=none, keys=none.astype(np.uint64))
-        return cls(part=part, pairs=dict.fromkeys(USES, pairs), known=known, unseen=known)
+        none, learned = np.zeros(0, np.int64), _Learned.of(part, predicted)
+        pairs, known = Pairs(first=none, second=none, keys=none.astype(np.uint64)), learned.non_edges()
+        return cls(
+            part=part,
+            pairs=dict.fromkeys(USES, pairs),
+            known=known,
+            unseen=known,
+            is_directed=learned.is_directed,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Learned:
     """Of a part, the edges that are learned.
 
+    Of directed ones each stored place is two: an edge that begins at its inner node, and one that
+    ends there.
+
     Attributes:
         part: It.
         relation: Theirs; None of a graph without types.
-        channels: Of the relation; empty without one.
-        rows: (e,) int64 inner node of each stored edge.
+        channels: Where their weights stand: by that into the target, and that back into the source;
+            empty of edges without types and directions.
+        is_directed: They have directions, and are not told apart by the types of their ends.
+        rows: (e,) int64 inner node of each edge, or 2 e rows (:mod:`.link_negatives`).
         indices: (e,) int64 its other end.
         is_edge: (e,) whether there is one of the relation.
     """
@@ -202,35 +218,51 @@ class _Learned:
     part: GraphPartition
     relation: Relation | None
     channels: tuple[int, ...]
+    is_directed: bool
     rows: np.ndarray
     indices: np.ndarray
     is_edge: np.ndarray
 
     @classmethod
     def of(cls, part: GraphPartition, predicted: int | None) -> Self:
-        relations, channels = part.relations, tuple[int, ...]()
-        is_edge = np.ones(len(part.indices), dtype=bool)
+        relations, values, relation, channels = part.relations, part.edge_values, None, ()
+        rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+        indices = np.asarray(part.indices, np.int64)
+        is_edge, is_directed = np.ones(len(indices), dtype=bool), values.is_directed
         if relations is not None and predicted is not None:
+            relation = relations.relations[predicted]
             channels = (predicted, relations.num_channels - 1 - predicted)
-            assert part.edge_values.weights is not None
-            is_edge = (np.asarray(part.edge_values.weights)[:, channels] != 0).any(axis=1)
+            is_directed = relation.has_directions
+        elif is_directed:
+            channels = (IN, OUT)
+        if channels:
+            assert values.weights is not None
+            there = np.asarray(values.weights)[:, channels] != 0
+            is_edge = there[:, ::-1].T.reshape(-1) if is_directed else there.any(axis=1)
+        if is_directed:
+            rows, indices = np.append(rows, rows + part.num_inner), np.tile(indices, 2)
         return cls(
             part=part,
-            relation=None
-            if relations is None or not channels
-            else relations.relations[channels[0]],
+            relation=relation,
             channels=channels,
-            rows=np.repeat(np.arange(part.num_inner), np.diff(part.indptr)),
-            indices=np.asarray(part.indices, np.int64),
+            is_directed=is_directed,
+            rows=rows,
+            indices=indices,
             is_edge=is_edge,
         )
+
+    @property
+    def ends_here(self) -> np.ndarray:
+        """(e,) whether it is known that the edge ends at its inner node."""
+        found: np.ndarray = self.rows >= self.part.num_inner
+        return found
 
     @property
     def begins(self) -> np.ndarray:
         """(e,) whether the inner node is one that ranks others by its edges."""
         one, kinds = self.relation, self.part.kinds
-        if one is None or kinds is None:
-            return np.ones(len(self.rows), dtype=bool)
+        if one is None or kinds is None or self.is_directed:
+            return ~self.ends_here
         found: np.ndarray = (kinds == one.source)[self.rows]
         return found
 
@@ -239,13 +271,22 @@ class _Learned:
         part, kept = self.part, self.is_edge if some is None else self.is_edge & some
         columns = part.num_inner + part.num_boundary
         codes = self.rows[kept] * columns + self.indices[kept]
-        return NonEdges(part.num_inner, columns, codes, self._sides())
+        return NonEdges(
+            part.num_inner, columns, codes, self._sides(), is_directed=self.is_directed
+        )
 
     def _sides(self) -> tuple[Sides, ...] | None:
         one, own, foreign = self.relation, self.part.kinds, self.part.boundary_kinds
+        nodes = self.part.num_inner
+        rows, columns = np.arange(nodes), np.arange(nodes + self.part.num_boundary)
+        if one is not None and own is not None and foreign is not None:
+            everyone = np.concatenate((own, foreign))
+            rows, columns = rows[own == one.source], columns[everyone == one.target]
+        if self.is_directed:
+            begins = Sides(rows=rows, columns=columns)
+            return begins, Sides(rows=nodes + rows, columns=columns, ranks=False)
         if one is None or own is None or foreign is None:
             return None
-        everyone = np.concatenate((own, foreign))
         ends = {one.source: one.target, one.target: one.source}
         return tuple(
             Sides(
@@ -262,7 +303,13 @@ class _Learned:
         if self.channels:
             assert values.weights is not None
             weights = np.array(values.weights)
-            weights[np.ix_(~left, self.channels)] = 0
+            if self.is_directed:
+                # That back into the source, where the inner node is one, comes first.
+                for channel, some in zip(self.channels[::-1], left.reshape(2, -1), strict=True):
+                    weights[~some, channel] = 0
+                left = left.reshape(2, -1).all(axis=0)
+            else:
+                weights[np.ix_(~left, self.channels)] = 0
             left |= (weights != 0).any(axis=1)
             values = replace(values, weights=weights)
         return replace(
@@ -286,19 +333,21 @@ def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
     return counts | {use: int(mask.sum()) for use, mask in zip(USES, masks, strict=True)}
 
 
-def _edge_keys(
-    part: GraphPartition, rows: np.ndarray, indices: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _edge_keys(learned: _Learned, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (e,) uint64 keys of edges, and (e,) bool: whether this end of an edge counts it.
 
     An edge of two inner nodes is stored at both; one of them counts it.
     """
+    part = learned.part
     hashes = np.concatenate((np.asarray(part.node_hashes), np.asarray(part.boundary_hashes)))
-    own, other = hashes[rows], hashes[indices]
+    own, other = hashes[learned.rows % max(1, part.num_inner)], hashes[learned.indices]
+    # An edge is named by where it begins, or by the lower of both hashes.
+    is_first = ~learned.ends_here if learned.is_directed else own < other
+    one, two = np.where(is_first, own, other), np.where(is_first, other, own)
     with np.errstate(over="ignore"):
-        keys = splitmix(np.minimum(own, other)) + _MULTIPLIER * splitmix(np.maximum(own, other))
-    by_lower = (_drawn(keys, seed, "end") & np.uint64(1)) == 0
-    return keys, (own < other) == by_lower
+        keys = splitmix(one) + _MULTIPLIER * splitmix(two)
+    by_first = (_drawn(keys, seed, "end") & np.uint64(1)) == 0
+    return keys, is_first == by_first
 
 
 def _drawn(keys: np.ndarray, seed: int, purpose: str) -> np.ndarray:

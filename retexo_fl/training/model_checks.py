@@ -97,7 +97,7 @@ def relation_named(asked: str, relations: Relations | None) -> int | None:
     """Return the relation of a name, a number, or the only one if none is given; None without any.
 
     Raises:
-        ConfigurationError: It is not there, is one of several, or its edges have directions.
+        ConfigurationError: It is not there, or is one of several.
     """
     if relations is None:
         if asked:
@@ -120,13 +120,29 @@ def relation_named(asked: str, relations: Relations | None) -> int | None:
             f"relation: got {asked[:60]!r}; expected the one whose edges are to be learned: "
             f"{', '.join(told)}"
         )
-    one = relations.relations[found[0]]
-    if one.source == one.target and not one.symmetric:
-        raise ConfigurationError(
-            f"relation: edges of {one.name} have directions, which task links does not learn; "
-            "expected edges-are undirected"
-        )
     return found[0]
+
+
+def check_directed_links(
+    config: RunConfig, relations: Relations | None, predicted: int | None
+) -> bool:
+    """Return whether edges that are learned have directions; each embedding has two halves then.
+
+    Raises:
+        ConfigurationError: They have, and there is no half of ``hidden``.
+    """
+    if config.goal.splits_nodes:
+        return False
+    if relations is None or predicted is None:
+        has_directions = layer_class(config.model).directions == "directed"
+    else:
+        has_directions = relations.relations[predicted].has_directions
+    if has_directions and config.hidden % 2:
+        raise ConfigurationError(
+            f"hidden: {config.hidden} has no half, of which one is of where links with directions "
+            "begin, and one of where they end; expected an even number"
+        )
+    return has_directions
 
 
 def check_basis_rows(config: RunConfig) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from retexo_fl.config import GOALS, RunConfig, config_values
+from retexo_fl.config.value_forms import ATTENDING
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import wire_codec
 from retexo_fl.layers.base import LayerShape
@@ -382,13 +383,13 @@ class _Links(_Labels):
 
     def check_model(self, model: str) -> None:
         """Refuse a layer whose sums not both ends of an edge could know."""
-        layer = layer_class(model)
-        crosses = layer.crossing_width(LayerShape(inputs=1, outputs=1, hidden=1)) is not None
-        if not crosses or layer.directions == "directed":
+        crossing_width = layer_class(model).crossing_width
+        is_known = crossing_width(LayerShape(inputs=1, outputs=1, hidden=1)) is not None
+        if not is_known and model not in ATTENDING:
             raise ConfigurationError(
                 f"task: links does not go with model {model}, which makes no fixed sums over "
                 "neighbours that both ends of an edge could know; expected classes, or a model as "
-                "gcn, sage, gin, or rel-sage"
+                "gcn, sage, gin, gat, dir-sage, or rel-sage"
             )
 
 

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.config import RunConfig
+from retexo_fl.config.value_forms import ATTENDING
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
@@ -34,6 +35,7 @@ from retexo_fl.training.basis import basis_width
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.model_checks import (
     check_basis_rows,
+    check_directed_links,
     check_solved,
     is_solvable,
     relations_read,
@@ -90,8 +92,8 @@ class ModelShape:
         sums_labels: They are made of train labels along edges (:mod:`.label_sums`).
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
-            are classified. With it a layer is trained one stage after the one before which its
-            input rows crossed, since what it reads of both ends of an edge crosses first.
+            are classified.
+        directed_links: Half of an embedding is of a node where an edge begins, half where one ends.
     """
 
     model: str
@@ -116,6 +118,7 @@ class ModelShape:
     predicted: int | None = None
     is_weightless: bool = False
     link_head: str = ""
+    directed_links: bool = False
     made_columns: int = 0
     column_steps: int = 0
     sums_labels: bool = False
@@ -142,6 +145,7 @@ class ModelShape:
         objective.check_model(config.model)
         algorithm = config.traits
         relations, predicted = relations_read(config, relations, inputs)
+        directed_links = check_directed_links(config, relations, predicted)
         is_weightless = not algorithm.trains
         made_of = config.structure if is_structural and algorithm.trains else ""
         columns, steps = {
@@ -189,6 +193,7 @@ class ModelShape:
             predicted=predicted,
             is_weightless=is_weightless,
             link_head=objective.link_head,
+            directed_links=directed_links,
             made_columns=columns,
             column_steps=steps,
             sums_labels=made_of == "labels",
@@ -226,9 +231,18 @@ class ModelShape:
         """Whether what crosses before the first stage are coordinates, and not features."""
         return self.basis_blocks > 0 and not self.basis_of_sums
 
+    @property
+    def crosses_ahead(self) -> bool:
+        """Whether a layer is trained one stage after the one before which its input rows crossed.
+
+        What it reads of both ends of an edge crosses first then, as
+        :attr:`.RunConfig.crosses_ahead` has it.
+        """
+        return bool(self.link_head) and self.model not in ATTENDING
+
     def stage_of(self, layer: int) -> int:
         """Return the stage that trains a layer, of a training layer by layer."""
-        return layer + int(bool(self.link_head))
+        return layer + int(self.crosses_ahead)
 
     @property
     def stages(self) -> int:
@@ -358,7 +372,8 @@ class StageModel(torch.nn.Module):
 
     Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``, and
     where there are heads ``head.weight`` ((H, C)), ``head.bias``. Those of a layer without weights
-    are empty. Where links are scored by an MLP, ``pair.*`` and ``link.*`` of it.
+    are empty. Where links are scored by an MLP, ``pair.*`` and ``link.*`` of it, which read a half
+    of each embedding of links with directions.
     """
 
     def __init__(self, shape: ModelShape, stage: int) -> None:
@@ -376,10 +391,11 @@ class StageModel(torch.nn.Module):
         self.has_head = shape.heads_between and self.has_norm
         if self.has_head:
             self.head = torch.nn.Linear(layer_shape.outputs, shape.outputs)
-        self.scores_by_mlp = shape.link_head == "mlp"
+        self.scores_by_mlp, self.has_directions = shape.link_head == "mlp", shape.directed_links
         if self.scores_by_mlp:
-            self.pair = torch.nn.Linear(shape.outputs, shape.outputs)
-            self.link = torch.nn.Linear(shape.outputs, 1)
+            width = shape.outputs // 2 if self.has_directions else shape.outputs
+            self.pair = torch.nn.Linear(width, width)
+            self.link = torch.nn.Linear(width, 1)
         self.to(dtype)
 
     @cached_property
@@ -426,8 +442,22 @@ class StageModel(torch.nn.Module):
         result: torch.Tensor = self.head(F.relu(self.norm(rows)))
         return result
 
+    def ends(self, rows: torch.Tensor, *, begins: bool | torch.Tensor) -> torch.Tensor:
+        """Return what links are scored by of (n, D) embeddings: all of it, or (n, D / 2).
+
+        Args:
+            rows: Embeddings.
+            begins: Whether links begin, or end, at the nodes; of each (n,), or of all.
+        """
+        if not self.has_directions:
+            return rows
+        at_source, at_target = rows.chunk(2, dim=-1)
+        if isinstance(begins, bool):
+            return at_source if begins else at_target
+        return torch.where(begins[:, None], at_source, at_target)
+
     def score(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return the (n,) logits of links between nodes of (n, D) embeddings; symmetric."""
+        """Return the (n,) logits of links between nodes by what they are scored by; symmetric."""
         product = first * second
         if not self.scores_by_mlp:
             return product.sum(dim=-1)
@@ -435,7 +465,7 @@ class StageModel(torch.nn.Module):
         return result
 
     def score_all(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return the (n, m) logits of links between nodes of (n, D) and of (m, D) embeddings."""
+        """Return the (n, m) logits of links between n nodes and m others."""
         if not self.scores_by_mlp:
             return first @ second.T
         return self.score(first[:, None], second[None])

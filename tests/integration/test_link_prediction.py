@@ -220,7 +220,7 @@ def test_suggested_links_are_the_likeliest_that_are_not_there(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--model", "gat"), "task: links does not go with model gat"),
+        (("--model", "sage-pool"), "task: links does not go with model sage-pool"),
         (("--algorithm", "standard"), "algorithm: 'standard' does not go with task links"),
         (("--basis", "supervised"), "basis: 'supervised' does not go with task links"),
         (("--boundary-plan", "cover"), "boundary-plan: 'cover' does not go with task links"),

@@ -85,6 +85,9 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         {"relation": "knows", "metric": "average-precision"},
         {"relation": "item/of/maker"},
         {"model": "rel-gcn", "num_bases": 2},
+        {"model": "rel-gat", "heads": 2, "link_head": "mlp", "metric": "mrr"},
+        {"relation": "knows", "edges_are": "directed", "metric": "mrr", "link_head": "mlp"},
+        {"relation": "knows", "edges_are": "directed", "model": "rel-gat", "heads": 2},
     ],
     ids=str,
 )
@@ -298,10 +301,9 @@ def test_a_recommender_is_one_command(tmp_path: Path, retexo: CommandLine) -> No
         ({"algorithm": "standard"}, "algorithm: 'standard' does not go with task links; expected"),
         ({"profile": "lean"}, "basis: 'supervised' does not go with task links; expected none"),
         (
-            {"model": "rel-gat"},
-            "task: links does not go with model rel-gat, which makes no fixed su",
+            {"relation": "knows", "edges_are": "directed", "hidden": 9},
+            "hidden: 9 has no half, of which one is of where links with directions begin",
         ),
-        ({"edges_are": "directed"}, "edges-are: 'directed' does not go with task links"),
         ({"model": "gcn"}, "nodes have types, which model gcn does not take; expected "),
         ({"metric": "node-hits:0"}, "metric: got 'node-hits:0'; expected"),
         ({"task": "classes", "relation": ""}, "labels: no type has them; expected one type with"),

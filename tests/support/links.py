@@ -46,15 +46,17 @@ class Draws:
             hashes = ends[id(self_)]
             names = [(place, int(key), bool(first.get("first") is not None)) for key in keys]
             if not self.replays:
-                pair = draw(self_, keys, count, place, **first)
-                both = np.stack(pair, axis=1)
-                self.found |= dict(zip(names, hashes[both], strict=True))
-                return pair
+                rows, others = draw(self_, keys, count, place, **first)
+                # Where edges have directions, a row says which end its node is.
+                inner = max(1, self_._nodes)
+                which = (rows // inner).astype(np.uint64)
+                both = np.stack([hashes[rows % inner], which, hashes[others]], axis=1)
+                self.found |= dict(zip(names, both, strict=True))
+                return rows, others
             places = {int(h): i for i, h in enumerate(hashes)}
-            both = np.array(
-                [[[places[int(h)] for h in row] for row in self.found[name]] for name in names]
-            ).reshape(-1, 2, count)
-            return both[:, 0], both[:, 1]
+            found = np.array([self.found[name] for name in names], np.uint64).reshape(-1, 3, count)
+            rows, others = (np.vectorize(places.get, otypes=[int])(found[:, i]) for i in (0, 2))
+            return rows + self_._nodes * found[:, 1].astype(int), others
 
         monkeypatch.setattr(LinkSplit, "of", classmethod(of))
         monkeypatch.setattr(NonEdges, "draw", drawn)

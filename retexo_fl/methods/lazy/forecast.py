@@ -82,7 +82,7 @@ class LazyForecast(Forecast):
         del vectors, drawn
         rounds = format_counted(config.rounds, "round")
         exchanges = format_counted(len(config.stage_rounds), "exchange")
-        features = ": features first, then" if config.task == "links" else ","
+        features = ": features first, then" if config.crosses_ahead else ","
         return f"{exchanges}{features} one before each layer's {rounds}"
 
     def parameters(self, shape: ModelShape) -> Sequence[int]:

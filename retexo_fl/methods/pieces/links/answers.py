@@ -14,7 +14,7 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.crossing import Crossing, TrainerOf
-from retexo_fl.client.part import ClientPart
+from retexo_fl.client.part import ClientPart, node_sets
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
@@ -26,7 +26,7 @@ from retexo_fl.methods.predict.files import LinkPredictions
 from retexo_fl.methods.predict.tables import MOST_SUGGESTED, predict_links
 from retexo_fl.training.columns import with_structure
 from retexo_fl.training.label_facts import uses_of
-from retexo_fl.training.layer_trainer import StageTrainer
+from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
 from retexo_fl.training.link_trainer import LinkTrainer
 from retexo_fl.training.model_checks import predicted_relation
@@ -35,7 +35,10 @@ from retexo_fl.training.stage_model import num_weights
 
 
 class LinkCrossing(Crossing):
-    """What crosses where stages are trained on pairs of nodes: what the layer before them reads."""
+    """What crosses where stages are trained on pairs of nodes: what the layer before them reads.
+
+    Of layers that attend to neighbours it is what the layer behind reads, as of nodes.
+    """
 
     def read(self, part: GraphPartition) -> None:
         """Have layers read the edges of a part alone: those that are trained on."""
@@ -44,6 +47,8 @@ class LinkCrossing(Crossing):
 
     def _made_rows(self, request: PublishRequest, trainer_of: TrainerOf) -> Vectors:
         del trainer_of
+        if not self._shape.crosses_ahead:
+            return super()._made_rows(request, self._layer_of)
         ticket, weights = request.ticket, request.weights
         layer = ticket.stage - 1
         if weights is None:
@@ -57,6 +62,11 @@ class LinkCrossing(Crossing):
         if layer:
             inputs = with_layer_outputs(self._shape, layer, weights, inputs)
         return self._put(ticket, layer_inputs(self._shape, layer, inputs))
+
+    def _layer_of(self, stage: int, digest: bytes) -> LayerTrainer:
+        """Return what makes rows of all nodes; it trains nothing."""
+        inputs, nodes = self.crossed(stage, digest), node_sets(self.part)
+        return LayerTrainer(self._shape, stage, inputs, nodes, seed=self._config.seed)
 
     def _can_be_read(self, ticket: Ticket) -> bool:
         """Return True: rows that crossed are trained on as they are."""
@@ -91,7 +101,8 @@ class LinkClient(LazyClient):
 
     Layers read train edges alone. Rows cross along all edges, since both clients of an edge between
     them need the rows of both of its ends. Before stage 0 features cross, and nothing is trained;
-    before stage m those rows cross that layer m - 1 reads, which stage m trains.
+    before stage m those rows cross that layer m - 1 reads, which stage m trains. Layers that attend
+    to neighbours are trained by the stage before which their input rows cross, as on nodes.
     """
 
     crossing_class = LinkCrossing
@@ -137,7 +148,7 @@ class LinkClient(LazyClient):
         return predict_links(self.part.graph, *found), answer
 
     def _new_trainer(self, stage: int, digest: bytes) -> LinkTrainer:
-        if not stage:
+        if stage < self.shape.stage_of(0):
             raise LocalProtocolError(
                 "stage 0: asked to train; expected stage 1, of links the first"
             )

@@ -29,7 +29,6 @@ def check_links(values: Mapping[str, Any]) -> None:
         "solver": "rounds",
         "basis": "none",
         "warm-start": False,
-        "edges-are": "undirected",
         # Of a sum that a peer would send, or add up, no node's own row is known.
         "boundary-plan": "auto" if values["boundary-plan"] == "auto" else "rows",
         "missing-peers": "wait",
