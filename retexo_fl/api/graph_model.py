@@ -33,7 +33,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.sources.foreign import as_array, as_csr
 from retexo_fl.graph.sources.from_arrays import ATTRIBUTES, EDGES, FEATURES, TRANSPOSED, WEIGHT
-from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.base import StageInput, without_edges
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.pieces.columns.answers import features_of_whole
 from retexo_fl.training.basis import Basis, BasisForm
@@ -54,7 +54,8 @@ class GraphModel(torch.nn.Module):
 
     Called with a graph it returns (N, C) logits in the order of the graph's nodes: of classes or
     labels; of a regression (N, 1) numbers in the labels' own units; of links (N, D) embeddings, two
-    of which :meth:`score` compares. The dtype is that of the training. Rows that cross between
+    of which :meth:`score` compares; (N, 2 D) of models that attend to neighbours, of each node as
+    it is joined with those, then by itself. The dtype is that of the training. Rows that cross between
     clients in few bits (``row_bits``) are rounded there and not here.
 
     Attributes:
@@ -136,10 +137,20 @@ class GraphModel(torch.nn.Module):
         return found
 
     def score(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return (n,) logits of links between nodes of (n, D) embeddings, for task ``links``."""
+        """Return (n,) logits of links from nodes to others, for task ``links``.
+
+        They are symmetric but of models that attend to neighbours, and of edges with directions.
+
+        Args:
+            first: (n, D) embeddings of nodes that rank others, as :func:`retexo_fl.predict` has
+                them rank; or (n, 2 D).
+            second: Likewise of these others.
+        """
         last = self.stages[-1]
         assert isinstance(last, StageModel)
-        return last.score(first, second)
+        if self._trained.shape.joins_one_end:
+            first, second = first.chunk(2, dim=1)[0], second.chunk(2, dim=1)[1]
+        return last.score(last.ends(first, begins=True), last.ends(second, begins=False))
 
     def _check(self, part: GraphPartition) -> None:
         """Refuse a graph that the layers do not take."""
@@ -167,7 +178,11 @@ class GraphModel(torch.nn.Module):
             else:
                 rows = _all_rows(stage, inputs, stage.embed).numpy()
             inputs = _input(part, plan, rows, model)
-        return _all_rows(last, inputs, lambda batch: last.classify(batch, None))
+        alone = [without_edges(inputs)] if trained.shape.joins_one_end else []
+        parts = [
+            _all_rows(last, of, lambda batch: last.classify(batch, None)) for of in (inputs, *alone)
+        ]
+        return torch.cat(parts, dim=1)
 
     def _traced(self, part: GraphPartition, rows: torch.Tensor, masks: EdgeMasks) -> torch.Tensor:
         """Return what :meth:`_outputs` does, of features that may require gradients."""

@@ -18,7 +18,7 @@ import torch
 from retexo_fl.client.stage_rows import with_coordinates
 from retexo_fl.exchange import Vectors
 from retexo_fl.layers.aggregate import centred
-from retexo_fl.layers.base import IN, OUT, RowBatch, StageInput
+from retexo_fl.layers.base import IN, OUT, RowBatch, StageInput, without_edges
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import ModelShape, StageModel
@@ -118,6 +118,9 @@ def traced_outputs(
             rows = batch.rows
         else:
             rows = stage.classify(batch, None) if stage.is_last else stage.embed(batch)
+        if stage.is_last and shape.joins_one_end:
+            alone = stage.layer.trained_batches(without_edges(inputs), everyone)(stacked)
+            rows = torch.cat([rows, stage.classify(alone, None)], dim=1)
     return rows
 
 

@@ -187,7 +187,10 @@ class LinkSplit:
     def whole(cls, part: GraphPartition, predicted: int | None = None) -> Self:
         """Hold no edge out: layers read them all, and none is counted."""
         none, learned = np.zeros(0, np.int64), _Learned.of(part, predicted)
-        pairs, known = Pairs(first=none, second=none, keys=none.astype(np.uint64)), learned.non_edges()
+        pairs, known = (
+            Pairs(first=none, second=none, keys=none.astype(np.uint64)),
+            learned.non_edges(),
+        )
         return cls(
             part=part,
             pairs=dict.fromkeys(USES, pairs),
@@ -271,9 +274,7 @@ class _Learned:
         part, kept = self.part, self.is_edge if some is None else self.is_edge & some
         columns = part.num_inner + part.num_boundary
         codes = self.rows[kept] * columns + self.indices[kept]
-        return NonEdges(
-            part.num_inner, columns, codes, self._sides(), is_directed=self.is_directed
-        )
+        return NonEdges(part.num_inner, columns, codes, self._sides(), is_directed=self.is_directed)
 
     def _sides(self) -> tuple[Sides, ...] | None:
         one, own, foreign = self.relation, self.part.kinds, self.part.boundary_kinds

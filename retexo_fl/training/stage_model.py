@@ -240,6 +240,14 @@ class ModelShape:
         """
         return bool(self.link_head) and self.model not in ATTENDING
 
+    @property
+    def joins_one_end(self) -> bool:
+        """Whether of two nodes that are scored one is joined with neighbours, the other by itself.
+
+        Otherwise both are, or none is scored.
+        """
+        return bool(self.link_head) and not self.crosses_ahead
+
     def stage_of(self, layer: int) -> int:
         """Return the stage that trains a layer, of a training layer by layer."""
         return layer + int(self.crosses_ahead)

@@ -37,6 +37,7 @@ MODELS: list[dict[str, Any]] = [
     {"model": "sage", "algorithm": "standard"},
     {"model": "gcn", "task": "regression"},
     {"model": "gcn", "task": "links"},
+    {"model": "gat", "task": "links"},
     *({"model": f"dir-{name}", "edges_are": "directed"} for name in ("gcn", "sage", "gin", "gat")),
     {"model": "pyg:GCNConv", "edges_are": "directed", "profile": "retexo"},
 ]

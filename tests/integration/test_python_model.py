@@ -139,21 +139,41 @@ def test_directed_layers_read_directed_edges(tmp_path: Path) -> None:
     assert not torch.allclose(out, model(data))
 
 
-def test_embeddings_score_links_as_they_are_suggested(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"link_head": "mlp"},
+        {"model": "gat"},
+        {"model": "dir-sage", "edges_are": "directed"},
+        {"model": "dir-gat", "edges_are": "directed", "link_head": "mlp"},
+    ],
+    ids=str,
+)
+def test_embeddings_score_links_as_they_are_suggested(tmp_path: Path, keys: dict[str, Any]) -> None:
     path = write_graph(tmp_path)
-    for head in ("dot", "mlp"):
-        run = retexo_fl.run(
-            data_dir=tmp_path, out=tmp_path / head, **KEYS, task="links", link_head=head
-        )
-        parts = tmp_path / f"parts-{head}"
-        retexo_fl.partition(data_dir=tmp_path, dataset="small", task="links", clients=1, out=parts)
-        run.predict(parts, quiet=True)
-        model, rows = run.model(), (parts / "predictions-0.csv").read_text().splitlines()
-        found = model(as_data(path))
-        for row in rows[1:]:
-            first, second, share = row.split(",")
-            score = model.score(found[[int(first)]], found[[int(second)]])
-            assert abs(float(torch.sigmoid(score)) - float(share)) < 1e-5
+    run = retexo_fl.run(
+        data_dir=tmp_path, out=tmp_path / "run", **KEYS | {"hidden": 16}, task="links", **keys
+    )
+    parts = tmp_path / "parts"
+    directions = {"edges_are": keys.get("edges_are", "undirected")}
+    retexo_fl.partition(
+        data_dir=tmp_path, dataset="small", task="links", clients=1, out=parts, **directions
+    )
+    run.predict(parts, quiet=True)
+    model, rows = run.model(), (parts / "predictions-0.csv").read_text().splitlines()
+    data = as_data(path)
+    if "edges_are" in keys:
+        count = data.edge_index.shape[1] // 2
+        data.edge_index, data.edge_attr = data.edge_index[:, :count], data.edge_attr[:count]
+        data.edge_weight = data.edge_weight[:count]
+    found = model(data)
+    for row in rows[1:]:
+        first, second, share = row.split(",")
+        score = model.score(found[[int(first)]], found[[int(second)]])
+        assert abs(float(torch.sigmoid(score)) - float(share)) < 1e-5
+    shares = [float(row.split(",")[2]) for row in rows[1:]]
+    assert max(shares) - min(shares) > 1e-3
 
 
 def test_parameters_are_what_is_computed_with(tmp_path: Path) -> None:

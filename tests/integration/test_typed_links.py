@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import retexo_fl
 from retexo_fl.client.preparation import make_parts
@@ -85,9 +86,9 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         {"relation": "knows", "metric": "average-precision"},
         {"relation": "item/of/maker"},
         {"model": "rel-gcn", "num_bases": 2},
-        {"model": "rel-gat", "heads": 2, "link_head": "mlp", "metric": "mrr"},
+        {"model": "rel-gat", "heads": 2, "rounds": 2, "link_head": "mlp", "metric": "mrr"},
         {"relation": "knows", "edges_are": "directed", "metric": "mrr", "link_head": "mlp"},
-        {"relation": "knows", "edges_are": "directed", "model": "rel-gat", "heads": 2},
+        {"relation": "knows", "edges_are": "directed", "model": "rel-gat", "heads": 2, "rounds": 2},
     ],
     ids=str,
 )
@@ -204,6 +205,115 @@ def test_pairs_without_an_edge_are_of_both_types_and_uniform(tmp_path: Path) -> 
     assert (np.abs(counts - expected) < 6 * np.sqrt(expected)).all()
     own = split.known.draw(split.pairs["test"].keys, 5, "rank", first=split.pairs["test"].first)
     assert (kinds[own[0]] != kinds[own[1]]).all()
+
+
+def test_edges_with_directions_are_counted_once_and_held_out_one_way(tmp_path: Path) -> None:
+    graph = market()
+    friends = graph["edges"]["user", "knows", "user"]
+    # Some know each other, which are two edges.
+    both = np.concatenate([friends, friends[::-1, ::3]], axis=1)
+    graph["edges"]["user", "knows", "user"] = both
+    keys = {**KEYS, "relation": "knows", "edges_are": "directed", "clients": 3}
+    config = configured(tmp_path, **{**keys, "dataset": "synthetic"})
+    parts = make_parts(config, graph=graph, quiet=True)
+    relations = parts[0].relations
+    assert relations is not None
+    number = [one.name for one in relations.relations].index("knows")
+    splits = [
+        LinkSplit.of(part, split="random:0.4/0.3/0.3", seed=0, predicted=number) for part in parts
+    ]
+    uses: dict[tuple[bytes, bytes], str] = {}
+    counted = 0
+    for part, split in zip(parts, splits, strict=True):
+        names = np.concatenate([part.node_keys.astype("S12"), part.boundary_keys.astype("S12")])
+        for use, pairs in split.pairs.items():
+            counted += len(pairs)
+            ends_here, first = np.divmod(pairs.first, part.num_inner)
+            for ends, one, two in zip(ends_here, names[first], names[pairs.second], strict=True):
+                uses[(two, one) if ends else (one, two)] = use
+    assert uses.keys() == {(f"user/{u}".encode(), f"user/{v}".encode()) for u, v in both.T.tolist()}
+    assert counted == len(uses)
+    assert any(uses[edge] != uses.get(edge[::-1], uses[edge]) for edge in uses)
+    train_edges = {edge for edge, use in uses.items() if use == "train"}
+    for part, split in zip(parts, splits, strict=True):
+        here, there, weights = ends_of(split.part)
+        come = weights[:, number] != 0
+        go = weights[:, relations.num_channels - 1 - number] != 0
+        own = {*part.node_keys.tolist()}
+        assert {*zip(there[come], here[come], strict=True)} == {
+            edge for edge in train_edges if edge[1] in own
+        }
+        assert {*zip(here[go], there[go], strict=True)} == {
+            edge for edge in train_edges if edge[0] in own
+        }
+        # Pairs are ordered: one whose reverse has an edge may have none.
+        names = np.concatenate([part.node_keys.astype("S12"), part.boundary_keys.astype("S12")])
+        first, second = split.known.draw(np.arange(20_000, dtype=np.uint64), 1, "judge")
+        ends_here, first = np.divmod(first[:, 0], part.num_inner)
+        one, two = names[first], names[second[:, 0]]
+        drawn = {*zip(np.where(ends_here, two, one), np.where(ends_here, one, two), strict=True)}
+        assert not drawn & uses.keys()
+        assert {edge[::-1] for edge in drawn} & uses.keys()
+        assert 0.4 < ends_here.mean() < 0.6
+
+
+def followers() -> dict[str, Any]:
+    """Return 120 users in three groups, of which each follows the next; features say the group."""
+    rng = np.random.default_rng(0)
+    group = np.arange(120) % 3
+    ends = np.stack(np.nonzero(rng.random((120, 120)) < 0.2))
+    ends = ends[:, (group[ends[0]] + 1) % 3 == group[ends[1]]]
+    x = np.eye(3)[group] + rng.normal(size=(120, 3)) / 4
+    return {
+        "nodes": {"user": {"x": x.astype(np.float32)}},
+        "edges": {("user", "follows", "user"): ends},
+    }
+
+
+@pytest.mark.parametrize("model", ["rel-sage", "rel-gat", "dir-sage"])
+def test_a_score_knows_who_follows_whom(tmp_path: Path, model: str) -> None:
+    graph = followers()
+    if model == "dir-sage":
+        (x,), (ends,) = graph["nodes"]["user"].values(), graph["edges"].values()
+        graph = {"x": x, "edge_index": ends}
+    asked: dict[str, Any] = {"task": "links", "model": model, "edges_are": "directed", "heads": 2}
+    more = {"clients": 2, "rounds": 40, "hidden": 16, "out": tmp_path / "run"}
+    run = retexo_fl.run(graph=graph, **asked, **more)
+    assert run.result.metric is not None
+    assert run.result.metric.value is not None
+    # Pairs the wrong way round are half of those of different groups.
+    assert run.result.metric.value > 0.8
+    model_of_run = run.model()
+    rows = model_of_run(graph)
+    follows, followed = rows[torch.arange(0, 30, 3)], rows[torch.arange(1, 31, 3)]
+    assert model_of_run.score(follows, followed).mean() > 0.5
+    assert model_of_run.score(followed, follows).mean() < -0.5
+
+
+@pytest.mark.parametrize(
+    "keys", [{"model": "rel-gat", "heads": 2}, {"relation": "knows", "edges_are": "directed"}]
+)
+def test_where_one_end_is_joined_or_edges_lead_the_ledger_and_a_resumed_run_hold(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    keys = {**KEYS, **keys, "clients": 3, "codec": "dense", "metric": "node-ndcg:3"}
+    run = train(tmp_path / "run", **keys)
+    config = configured(tmp_path / "planned", **keys)
+    parts = make_parts(config)
+    shape = ModelShape.of_part(config, parts[0])
+    if "heads" in keys:
+        # As of nodes: features, and rows of four values, without an exchange ahead.
+        assert [shape.exchange_width(stage) for stage in range(shape.stages)] == [3 + 5 + 1, 4]
+    volume, ledger = LAZY.volume(shape, size_of(config, parts)), ledger_of(run)
+    assert ledger.sum(kind="boundary").raw == volume.boundary
+    assert ledger.sum(kind="updates_up").raw == volume.updates_up
+    assert ledger.sum(kind="weights_down").raw == volume.weights_down
+    masked = train(tmp_path / "masked", **keys, secure_aggregation="masked")
+    assert largest_difference(run, masked) < 1e-4
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "resumed", stop_after(2, stage=1), **keys)
+    train(tmp_path / "resumed", **keys, resume=tmp_path / "resumed")
+    assert model_bytes(tmp_path / "resumed") == model_bytes(run)
 
 
 def test_the_ledger_is_the_closed_form(tmp_path: Path) -> None:
