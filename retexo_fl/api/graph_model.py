@@ -55,8 +55,8 @@ class GraphModel(torch.nn.Module):
     Called with a graph it returns (N, C) logits in the order of the graph's nodes: of classes or
     labels; of a regression (N, 1) numbers in the labels' own units; of links (N, D) embeddings, two
     of which :meth:`score` compares; (N, 2 D) of models that attend to neighbours, of each node as
-    it is joined with those, then by itself. The dtype is that of the training. Rows that cross between
-    clients in few bits (``row_bits``) are rounded there and not here.
+    it is joined with those, then by itself. The dtype is that of the training. Rows that cross
+    between clients in few bits (``row_bits``) are rounded there and not here.
 
     Attributes:
         stages: One module for each layer, with every trained tensor.

@@ -277,8 +277,8 @@ def test_a_score_knows_who_follows_whom(tmp_path: Path, model: str) -> None:
         (x,), (ends,) = graph["nodes"]["user"].values(), graph["edges"].values()
         graph = {"x": x, "edge_index": ends}
     asked: dict[str, Any] = {"task": "links", "model": model, "edges_are": "directed", "heads": 2}
-    more = {"clients": 2, "rounds": 40, "hidden": 16, "out": tmp_path / "run"}
-    run = retexo_fl.run(graph=graph, **asked, **more)
+    asked |= {"clients": 2, "rounds": 40, "hidden": 16}
+    run = retexo_fl.run(graph=graph, **asked, out=tmp_path / "run")
     assert run.result.metric is not None
     assert run.result.metric.value is not None
     # Pairs the wrong way round are half of those of different groups.
