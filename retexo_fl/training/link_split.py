@@ -228,7 +228,8 @@ class _Learned:
 
     @classmethod
     def of(cls, part: GraphPartition, predicted: int | None) -> Self:
-        relations, values, relation, channels = part.relations, part.edge_values, None, ()
+        relations, values, relation = part.relations, part.edge_values, None
+        channels = tuple[int, ...]()
         rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
         indices = np.asarray(part.indices, np.int64)
         is_edge, is_directed = np.ones(len(indices), dtype=bool), values.is_directed
