@@ -299,6 +299,10 @@ def _figures(result: Result) -> list[str]:
     lines = [] if accuracy is None else [f"test accuracy   {accuracy:.4f}"]
     if metric is not None:
         value = "undefined on these nodes" if metric.value is None else f"{metric.value:.4f}"
+        if metric.ranked_among is not None:
+            value += (
+                f" (each node among {metric.ranked_among:,.1f} that its client knows, on average)"
+            )
         lines.insert(0, f"{f'test {printable(metric.name)}':<15} {value}")
     if result.profile is not None and (degrees := result.profile.degrees_auc) is not None:
         ranked, named = result.profile.degrees_metric, ""

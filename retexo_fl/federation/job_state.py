@@ -312,6 +312,7 @@ def _score(values: Mapping[str, Any]) -> Score:
         lower_is_better=bool(values.get("lower_is_better", False)),
         counts_right=bool(values.get("counts_right", True)),
         train_accuracy=_share(values.get("train_accuracy")),
+        ranked_among=_share(values.get("ranked_among")),
     )
 
 

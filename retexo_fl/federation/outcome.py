@@ -126,7 +126,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         test_accuracy=outcome.test.accuracy,
         val_accuracy=kept.score.accuracy,
         micro_f1=objective_of(config).micro_f1(outcome.test.accuracy),
-        metric=_metric(config, outcome.test),
+        metric=_metric(config, outcome.test, ranked_among=outcome.test.ranked_among),
         confusion=judged.confusion,
         labels=tuple(LabelRow(*counts) for counts in judged.labels),
         errors=judged.errors,
@@ -174,11 +174,13 @@ def _stage_row(config: RunConfig, stage: StageOutcome, cached: CachedRows | None
     )
 
 
-def _metric(config: RunConfig, score: Score) -> MetricValue | None:
+def _metric(
+    config: RunConfig, score: Score, *, ranked_among: float | None = None
+) -> MetricValue | None:
     """Return the metric by which weights were selected, where it is not accuracy."""
     if config.metric_name == "accuracy":
         return None
-    return MetricValue(name=config.metric_name, value=score.metric)
+    return MetricValue(name=config.metric_name, value=score.metric, ranked_among=ranked_among)
 
 
 def _judged_test(outcome: TrainingOutcome, label_facts: tuple[float, ...]) -> JudgedTest:

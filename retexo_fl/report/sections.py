@@ -157,6 +157,8 @@ def _test(run: RunRecord) -> tuple[str, str, str]:
         return "Test accuracy", format_share(accuracy), of
     name, value = result.metric.name, result.metric.value
     beside = f"accuracy {format_share(result.test_accuracy)}"
+    if (among := result.metric.ranked_among) is not None:
+        beside += f"; each node among {among:,.1f} candidates on average"
     return f"Test {name}", format_metric(name, value), beside
 
 

@@ -58,10 +58,17 @@ class LabelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValue:
-    """A metric other than accuracy by which weights were selected."""
+    """A metric other than accuracy by which weights were selected.
+
+    Attributes:
+        name: Of it.
+        value: None where the nodes leave it undefined.
+        ranked_among: Of the test where nodes rank others: how many candidates the mean node had.
+    """
 
     name: str
     value: float | None
+    ranked_among: float | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,11 @@ class Metric(ABC):
         There is at least one node.
         """
 
+    def ranked_among(self, totals: np.ndarray) -> float | None:
+        """Return among how many others the mean node ranked its edges; None of what ranks none."""
+        del totals
+        return None
+
     def unfit_for(self, outputs: int) -> str | None:
         """Return why it cannot judge a model of so many outputs; None where it can."""
         del outputs
@@ -406,13 +411,14 @@ class MeanReciprocalRank(Metric):
 class NodeRanking(Metric):
     """Base of metrics of how nodes rank those that they may have an edge to, each by itself.
 
-    A node with held-out edges ranks all candidates: those that it has no other edge to. Of a
-    relation of two types its sources rank, as users do items. Any order of equal scores is as
-    likely.
+    A node with held-out edges ranks all candidates: those that its client knows, and that it has no
+    other edge to. Of a relation of two types its sources rank, as users do items. Any order of
+    equal scores is as likely. Of fewer candidates a figure is higher: how many there were is added
+    up, too.
     """
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the sum over nodes and their number.
+        """Return the sum over nodes, their number, and how many candidates they have together.
 
         Args:
             logits: (R, M) of R nodes and M others.
@@ -429,7 +435,10 @@ class NodeRanking(Metric):
         alike = logits.shape[1] - torch.searchsorted(ordered, held) - above
         known = torch.arange(held.shape[1]) < counts[:, None]
         of_nodes = self.of_ranks(above, alike.clamp(min=1), known)
-        return torch.stack([of_nodes.sum(), of_nodes.new_tensor(float(len(of_nodes)))])
+        candidates = torch.count_nonzero(labels >= 0)
+        return torch.stack(
+            [of_nodes.sum(), *of_nodes.new_tensor([float(len(of_nodes)), float(candidates)])]
+        )
 
     @abstractmethod
     def of_ranks(
@@ -447,10 +456,14 @@ class NodeRanking(Metric):
         """See :class:`Metric`."""
         return float(totals[0] / totals[1]) if totals[1] else None
 
+    def ranked_among(self, totals: np.ndarray) -> float | None:
+        """See :class:`Metric`."""
+        return float(totals[2] / totals[1]) if totals[1] else None
+
     def length(self, outputs: int) -> int:
         """See :class:`Metric`."""
         del outputs
-        return 2
+        return 3
 
 
 class NodeHits(NodeRanking):

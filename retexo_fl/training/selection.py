@@ -22,6 +22,7 @@ class Score:
         count: Nodes; ``correct`` and ``loss_sum`` are sums over them.
         metric: Value of a metric other than accuracy; None for accuracy, and where the nodes leave
             it undefined.
+        ranked_among: :meth:`.Metric.ranked_among`; None where no node ranks others.
         by_metric: Whether a metric other than accuracy decides.
         lower_is_better: Of that metric.
         counts_right: Whether answers are right or wrong: not so of numbers.
@@ -38,13 +39,15 @@ class Score:
     lower_is_better: bool = False
     counts_right: bool = True
     train_accuracy: float | None = None
+    ranked_among: float | None = None
 
     @classmethod
     def of(cls, found: Tally, metric: Metric | None, *, counts_right: bool = True) -> Self:
         """Return the score of all nodes that were counted."""
-        value = None
+        value = among = None
         if metric is not None and found.metric_sums.size:
             value = metric_value(metric, found.metric_sums)
+            among = metric.ranked_among(found.metric_sums)
         return cls(
             count=found.count,
             correct=found.correct,
@@ -53,6 +56,7 @@ class Score:
             by_metric=metric is not None,
             lower_is_better=metric is not None and metric.lower_is_better,
             counts_right=counts_right,
+            ranked_among=among,
         )
 
     @property

@@ -383,7 +383,9 @@ def test_a_recommender_is_one_command(tmp_path: Path, retexo: CommandLine) -> No
     told = retexo.done("run", *tables, *asked, *shares)
     result = result_of(tmp_path / "run")
     degrees = result["profile"]["degrees_metric"]
-    assert f"test node-ndcg:5 {result['metric']['value']:.4f}" in told
+    among = result["metric"]["ranked_among"]
+    assert f"test node-ndcg:5 {result['metric']['value']:.4f} (each node among {among:.1f}" in told
+    assert 1 < among < ITEMS
     assert f"degrees alone   {degrees:.4f} (node-ndcg:5), " in told
     assert 0 < degrees < 1
     assert "sides_auc" not in result["profile"]

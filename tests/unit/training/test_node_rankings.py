@@ -25,11 +25,12 @@ def value(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
     """Return a metric of sums over the rows in three parts."""
     metric = make_metric(name)
     assert metric is not None
-    total = np.zeros(2)
+    total = np.zeros(3)
     for some in np.array_split(np.arange(len(scores)), 3):
         total += metric_sums(metric, torch.from_numpy(scores[some]), torch.from_numpy(labels[some]))
     found = metric_value(metric, total)
     assert found is not None
+    assert metric.ranked_among(total) == pytest.approx((labels >= 0).sum(axis=1).mean())
     return found
 
 
