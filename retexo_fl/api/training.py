@@ -143,8 +143,9 @@ def _with_baselines(
         logger.warning(
             "task links: the graph is bipartite, and edges are judged beside pairs of any two "
             "nodes, many of which its sides rule out: the side alone has ROC AUC %.4f, degrees "
-            "%.4f; compare a model with these, or give both sides a table of nodes each: pairs are "
-            "then of both",
+            "%.4f; compare a model with these, or say on which side a node is: a table of nodes "
+            "for each (--nodes twice) or a column of types, and --model rel-sage; pairs are then "
+            "of both",
             *(found.sides, found.degrees),
         )
     return replace(

@@ -54,3 +54,4 @@ def test_a_run_on_edges_says_what_degrees_alone_reach(
     assert told in ended.err + ended.out
     assert ("sides_auc" in profile) == is_bipartite
     assert ("task links: the graph is bipartite" in caplog.text) == is_bipartite
+    assert ("--nodes twice" in caplog.text and "--model rel-sage" in caplog.text) == is_bipartite

@@ -327,6 +327,30 @@ def test_what_several_tables_do_not_have_is_refused(retexo: CommandLine) -> None
     assert "merchants.csv: column 'branch' is missing" in retexo.refused(*by_branch)
 
 
+def test_types_that_nobody_reads_are_told_where_cells_are_empty(retexo: CommandLine) -> None:
+    _write("mixed", "key,type,x0,x1,label", ["u1,user,1,,0", "u2,user,1,,1", "i1,item,,2,"])
+    _write("bought", "source,target", ["u1,i1", "u2,i1"])
+    run = ("run", "--nodes", "mixed.csv", "--edges", "bought.csv", "--out", "run")
+    *gaps, hint = retexo.problems(*run, "--model", "sage")
+    assert [gap.split(": ")[1] for gap in gaps] == ["line 2", "line 3", "line 4"]
+    assert hint.startswith("mixed.csv: has a column 'type', which is not read; expected a model ")
+    _write("mixed", "key,type,x0,x1,label", ["u1,user,1,5,0", "u2,user,1,x,1", "i1,item,5,2,"])
+    (problem,) = retexo.problems(*run, "--model", "sage")
+    assert "x1: got 'x'" in problem
+
+
+def test_types_of_both_ends_are_refused_together(retexo: CommandLine) -> None:
+    rows = ["a1,d1,accounts,phones", "a2,d2,persons,devices", "a3,d3,accounts,devices"]
+    _write("uses", "source,target,source_type,target_type", rows)
+    problems = retexo.problems("run", *TABLES, *READ, *HOW, "--out", "run")
+    known = "expected one of accounts, devices, merchants"
+    assert problems == [
+        f"uses.csv: line 2: target_type: got 'phones'; {known}",
+        f"uses.csv: line 3: source_type: got 'persons'; {known}",
+    ]
+    assert not Path("run").exists()
+
+
 def test_months_of_typed_tables_are_runs_with_their_edges(
     retexo: CommandLine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,11 +77,39 @@ def joined_tables(
     assert relations is not None
     _check_types(nodes, peers, relations)
     ends = _Ends(nodes, peers, drops=drops)
+    _tell_unseen(nodes, (*edges, *boundary), peers, relations)
     return ClientTables(
         nodes=_joined_nodes(nodes, peers, recipe, split_of),
         edges=_once([one for each in edges for one in ends.edges(*each)], relations),
         boundary=_once([one for each in boundary for one in ends.boundary(*each)], relations),
     )
+
+
+def _tell_unseen(
+    nodes: Mapping[str, NodeTable],
+    tables: Iterable[tuple[str, EdgeTable | BoundaryTable]],
+    peers: Peers,
+    relations: Relations,
+) -> None:
+    """Say in one line of which relations there is no table, though there are nodes of their types.
+
+    An owner may have no edges of one; a table that was forgotten looks the same.
+    """
+    named: set[str] = set()
+    for name, table in tables:
+        named |= {name} if table.kinds is None else {*table.kinds.tolist()}
+    unseen = [
+        relations.called(at)
+        for at, one in enumerate(relations.relations)
+        if one.name not in named
+        and {relations.types[one.source], relations.types[one.target]} & {*nodes}
+    ]
+    if unseen:
+        logger.warning(
+            "%s: no table has edges of %s; the part has none of them (--edges and --boundary name "
+            "tables)",
+            *(peers.source, ", ".join(unseen)),
+        )
 
 
 def _check_types(nodes: Mapping[str, NodeTable], peers: Peers, relations: Relations) -> None:

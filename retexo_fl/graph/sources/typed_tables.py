@@ -124,7 +124,7 @@ def typed_reader(
             listed = [
                 _relation(*of_relation, tables, everyone, by_rules)
                 for path in edges
-                for of_relation in _by_relation(path, column, by_rules)
+                for of_relation in _by_relation(path, column, list(tables), by_rules)
             ]
         return typed_graph(
             [_typed_nodes(kind, table, read) for kind, table in tables.items()],
@@ -477,9 +477,27 @@ def _with_names(table: EdgeTable, name: str, column: str) -> EdgeTable:
     return table
 
 
-def _by_relation(path: AnyTable, column: str, reading: Reading) -> Iterator[tuple[str, EdgeTable]]:
+def _check_known(table: EdgeTable, types: Sequence[str], rules: EdgeRules) -> None:
+    """Check that there are the types that columns say of ends."""
+    complaints = table.complaints()
+    for column, said in zip((rules.columns.source, rules.columns.target), table.types, strict=True):
+        if said is not None:
+            complaints.add_rows(
+                np.flatnonzero(~np.isin(said, types)),
+                lambda row, column=column, said=said: (  # type: ignore[misc]
+                    f"{column}_type: got {shown(str(said[row]))}; expected one of "
+                    f"{', '.join(types)}"
+                ),
+            )
+    complaints.check()
+
+
+def _by_relation(
+    path: AnyTable, column: str, types: Sequence[str], reading: Reading
+) -> Iterator[tuple[str, EdgeTable]]:
     """Yield relations by name, in the order of their first rows, and the edges of each."""
     given = read_edge_table(path, rules=reading.rules, types=column)
+    _check_known(given, types, reading.rules)
     if not len(given.left):
         raise TableError(f"{given.source}: has no edges; expected at least one in each relation")
     if given.kinds is None:
@@ -538,16 +556,13 @@ def _type_of(
     """Return the type of the nodes that one end of a relation's edges is of."""
     known = ", ".join(tables)
     if told is not None and len(told):
-        for rows, expected in (
-            (~np.isin(told, [*tables]), f"one of {known}"),
-            (told != told[0], f"{told[0]}, as in the rows before"),
-        ):
-            table.check_rows(
-                np.flatnonzero(rows),
-                lambda row, expected=expected: (  # type: ignore[misc]
-                    f"{column}_type: got {shown(str(told[row]))}; expected {expected}"
-                ),
-            )
+        table.check_rows(
+            np.flatnonzero(told != told[0]),
+            lambda row: (
+                f"{column}_type: got {shown(str(told[row]))}; expected {told[0]}, as in the rows "
+                "before"
+            ),
+        )
         return str(told[0])
     found = {
         kind: int(np.count_nonzero(key_rows(nodes.keys, keys) >= 0))

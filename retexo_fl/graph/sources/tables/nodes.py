@@ -58,6 +58,11 @@ logger = logging.getLogger(__name__)
 
 #: What becomes of rows with the key of another row.
 REPEATED_NODES: Final = ("refuse", "first", "last")
+#: Of a table whose types nobody reads.
+_OTHERS_OF_TYPE: Final = (
+    f"has a column {TYPE_COLUMN!r}, which is not read; expected a model such as rel-sage, or "
+    f"--type-column {TYPE_COLUMN}, if nodes of one type have features that others lack"
+)
 _LABEL_READERS: Final[Mapping[str, Callable[[Column], np.ndarray]]] = MappingProxyType(
     {CLASSES.name: label_array, MULTI_LABEL.name: flag_array, REGRESSION.name: target_array}
 )
@@ -200,7 +205,8 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     else:
         labels = np.stack(each, axis=1) if kind.ndim == 2 else each[0]
     split = _split(found["split"], labels, complaints) if "split" in found else None
-    complaints.check()
+    gapped = complaints.are_gaps(features.columns) and not columns.type
+    complaints.check(_OTHERS_OF_TYPE if gapped and TYPE_COLUMN in source.names else "")
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
     is_labelled = bool(each) and kind.are_read
     told = {} if masks else dict.fromkeys(USES_OF_NODES, "--split published")

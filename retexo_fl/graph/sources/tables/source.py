@@ -92,8 +92,13 @@ class Complaints:
         self._found += [(row, problem(row)) for row in rows[:told].tolist()]
         self._count += len(rows)
 
-    def check(self) -> None:
-        """Raise what was collected, in the order of the rows.
+    def are_gaps(self, columns: Sequence[str]) -> bool:
+        """Return whether one that is told is an empty cell of some columns."""
+        beginnings = tuple(f"{name}: got ''" for name in columns)
+        return any(problem.startswith(beginnings) for _, problem in self._found)
+
+    def check(self, hint: str = "") -> None:
+        """Raise what was collected, in the order of the rows; a hint in the last line.
 
         Raises:
             TableError: There is a problem; one line for each, the first :data:`MOST_PROBLEMS`.
@@ -106,6 +111,8 @@ class Complaints:
         ]
         if self._count > len(lines):
             lines.append(f"{self._path}: {counted(self._count - len(lines), 'problem')} more")
+        if hint:
+            lines.append(f"{self._path}: {hint}")
         raise TableError(*lines)
 
 

@@ -34,9 +34,12 @@ def check_links(values: Mapping[str, Any]) -> None:
         "missing-peers": "wait",
     }.items():
         if values[key] != expected:
+            # What the profile lean is about.
+            why = ", which reads no labels to make it by" if key == "basis" else ""
+            instead = ", as profile retexo has it" if key == "basis" else ""
             raise ConfigurationError(
-                f"{key}: {shown(values[key])} does not go with task links; expected "
-                f"{str(expected).lower()}"
+                f"{key}: {shown(values[key])} does not go with task links{why}; expected "
+                f"{str(expected).lower()}{instead}"
             )
     if len(moments_of(values["edges-before"])) > 1:
         raise ConfigurationError(
