@@ -78,13 +78,13 @@ class Relations:
         types: Their names.
         widths: How many columns of the features each type has.
         relations: Between them.
-        labelled: The type whose nodes have labels, a number; None where no labels were read.
+        with_labels: The types whose nodes have labels, ascending; none where no labels were read.
     """
 
     types: tuple[str, ...]
     widths: tuple[int, ...]
     relations: tuple[Relation, ...]
-    labelled: int | None
+    with_labels: tuple[int, ...]
 
     @property
     def num_channels(self) -> int:
@@ -119,11 +119,6 @@ class Relations:
         """Return which columns of the features are a type's."""
         ends = list(accumulate(self.widths, initial=0))
         return slice(ends[kind], ends[kind + 1])
-
-    @property
-    def with_labels(self) -> tuple[int, ...]:
-        """The types whose nodes have labels."""
-        return () if self.labelled is None else (self.labelled,)
 
     def with_loss(self, predicted: int | None) -> tuple[int, ...]:
         """Return the types of whose nodes a loss is, ascending: layer by layer they are trained.
@@ -180,7 +175,7 @@ class Relations:
             "types": self.types,
             "widths": self.widths,
             "relations": relations,
-            "labelled": self.labelled,
+            "labelled": _written(self.with_labels),
         }
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
@@ -198,7 +193,7 @@ class Relations:
             types=tuple(values["types"]),
             widths=tuple(values["widths"]),
             relations=tuple(Relation(*one) for one in values["relations"]),
-            labelled=values["labelled"],
+            with_labels=_read(values["labelled"]),
         )
         problem = next(found.problems(), None)
         if problem is not None or found.text != text:
@@ -217,8 +212,12 @@ class Relations:
             type(width) is int and 0 < width < _MOST_COLUMNS for width in self.widths
         ):
             yield "got other widths than one of at least 1 for each type"
-        if self.labelled is not None and not self._has_type(self.labelled):
-            yield f"got {self.labelled!r} as labelled type; expected one of the types"
+        for kind in self.with_labels:
+            if not self._has_type(kind):
+                yield f"got {kind!r} as labelled type; expected one of the types"
+                return
+        if list(self.with_labels) != sorted({*self.with_labels}):
+            yield f"got labelled types {[*self.with_labels]}; expected them once, ascending"
         yield from self._problems_of_relations()
 
     def _problems_of_relations(self) -> Iterator[str]:
@@ -238,7 +237,19 @@ class Relations:
         return type(kind) is int and 0 <= kind < len(self.types)
 
 
-_FIELDS: Final = frozenset(Relations.__dataclass_fields__)
+_FIELDS: Final = frozenset({"types", "widths", "relations", "labelled"})
+
+
+def _written(with_labels: tuple[int, ...]) -> int | list[int] | None:
+    """Return types as a text has them: none or one as before there were several."""
+    return [*with_labels] if len(with_labels) > 1 else next(iter(with_labels), None)
+
+
+def _read(labelled: Any) -> tuple[Any, ...]:
+    """Return what :func:`_written` wrote."""
+    if labelled is None:
+        return ()
+    return tuple(labelled) if isinstance(labelled, list) else (labelled,)
 
 
 #: Of the jobs of one process.

@@ -157,13 +157,16 @@ def with_coordinates(
 
 
 def _type_centres(basis: Basis, relations: Relations) -> np.ndarray:
-    """Return (T, d): of each type its part of the mean, by how often its rows are added."""
-    (labelled,) = relations.with_loss(None)
+    """Return (T, d): of each type its part of the mean, by how often its rows are added.
+
+    That is in the mean over types with labels: how many nodes each has, nobody need know for it.
+    """
+    labelled = relations.with_labels
+    added = [*labelled, *(one.source for kind in labelled for one in relations.into(kind))]
     found = np.zeros((len(relations.types), basis.directions.shape[1]))
     for kind in range(len(found)):
-        added = [channel for channel in relations.into(labelled) if channel.source == kind]
-        times, some = len(added) + (kind == labelled), relations.columns(kind)
-        found[kind] = basis.mean[some] @ basis.directions[some] / max(times, 1)
+        times, some = added.count(kind) / len(labelled), relations.columns(kind)
+        found[kind] = basis.mean[some] @ basis.directions[some] / (times or 1)
     return found
 
 

@@ -175,7 +175,7 @@ class TrainedModel:
             )
         if self.shape.link_head and relations is not None:
             # Labels are not read.
-            relations = replace(relations, labelled=None)
+            relations = replace(relations, with_labels=())
         if relations != self.shape.relations:
             raise PartitionError(
                 f"{source}: the parts are of other types and relations; expected those that the "

@@ -315,8 +315,9 @@ class RelGatLayer(PerRelationLayer):
                 torch.nn.init.zeros_(item)
 
     def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
-        """Yield W of the labelled type."""
-        yield self.weight, 0.0
+        """Yield each W of a type with a loss."""
+        for kind in self._with_loss:
+            yield getattr(self, self.named("weight", kind)), 0.0
 
     def _own(self, kind: int, rows: torch.Tensor | SparseRows) -> torch.Tensor:
         weight, bias = (getattr(self, self.named(name, kind)) for name in ("weight", "bias"))

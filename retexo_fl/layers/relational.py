@@ -201,9 +201,10 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
             torch.nn.init.zeros_(bias)
 
     def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
-        """Yield the upper part of the first W."""
-        own = self.slices(self._with_loss[0])[0][1]
-        yield self.weight[: own.stop - own.start], 0.0
+        """Yield the upper part of each W of a type with a loss."""
+        for kind in self._with_loss:
+            own = self.slices(kind)[0][1]
+            yield getattr(self, self.named("weight", kind))[: own.stop - own.start], 0.0
 
     def taught_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield of the first W what reads rows of types that were taught, but as drawn."""
@@ -224,22 +225,30 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
         """Apply the head to the mean of a node's own row and its aggregates; not as drawn."""
         if self._stage.reads_features:
             return False
+        with torch.no_grad():
+            for kind in self._with_loss:
+                of_kind, beside = self.weights_of(kind)
+                of_kind.copy_(self._as_blocks(kind, weight))
+                beside.copy_(bias)
+        return True
+
+    def _as_blocks(self, kind: int, weight: torch.Tensor) -> torch.Tensor:
+        """Return the (D_t, H) weights of the mean of all blocks; rows as drawn count nothing."""
         blocks = []
-        for _, some in self.slices(self._with_loss[0]):
+        for _, some in self.slices(kind):
             beyond = weight.new_zeros(some.stop - len(weight), weight.shape[1])
             blocks.append(torch.cat([weight, beyond]))
-        with torch.no_grad():
-            self.weight.copy_(torch.cat(blocks) / len(blocks))
-            self.bias.copy_(bias)
-        return True
+        return torch.cat(blocks) / len(blocks)
 
     def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
         """Yield what stands below each block's first rows, where all blocks are D wide."""
         if self._stage.reads_features:
             return
         width = self.shape.inputs
-        for start in range(0, len(self.weight), width):
-            yield self.weight[start + first : start + width]
+        for kind in self._with_loss:
+            weight = getattr(self, self.named("weight", kind), ())
+            for start in range(0, len(weight), width):
+                yield weight[start + first : start + width]
 
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return the (N, D') rows of types with a loss; zero of other nodes."""
@@ -510,17 +519,40 @@ class RelGcnLayer(RelSageLayer):
                 for matrix in item if item.ndim > 2 else (item,):
                     glorot(matrix, generator)
 
+    def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield W_0; of features, each type's part of it."""
+        if self._shares:
+            yield self.weight[: self.shape.inputs], 0.0
+        else:
+            yield from super().own_weights()
+
     def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
-        """Apply the head to the mean of a node's own row and its aggregates: by the first basis."""
-        if not self._bases:
-            return super().start_as(weight, bias)
-        shares = 1 + len(self._relations.into(self._with_loss[0]))
+        """Apply the head to the mean of a node's own row and its aggregates: by the first basis.
+
+        An own row counts alike in all types, so that of other types than the first all aggregates
+        together count as much as those of the first.
+        """
+        if not self._shares:
+            return False
+        first, *others = self._with_loss
+        shares = 1 + len(self._relations.into(first))
         with torch.no_grad():
-            self.weight.copy_(weight / shares)
             self.bias.copy_(bias)
+            if not self._bases:
+                self.weight.copy_(torch.cat([weight] * shares) / shares)
+                for kind in others:
+                    of_kind = getattr(self, self.named("weight", kind))
+                    count = len(self._relations.into(kind))
+                    of_kind.copy_(weight.repeat(count, 1) * ((shares - 1) / max(count, 1) / shares))
+                return True
+            self.weight.copy_(weight / shares)
             self.bases[0].copy_(weight / shares)
             self.coefficients.zero_()
             self.coefficients[:, 0] = 1
+            for kind in others:
+                channels = self._relations.into(kind)
+                places = [self._columns.index(channel.column) for channel in channels]
+                self.coefficients[places, 0] = (shares - 1) / max(len(channels), 1)
         return True
 
     def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
@@ -560,7 +592,7 @@ class RelGcnLayer(RelSageLayer):
 def sums_of_labelled(inputs: StageInput, relations: Relations) -> Rows:
     """Return the (N, D) own rows of nodes with labels and all their means, added; else zero.
 
-    Types have columns of their own, so that of two types nothing is added to another's.
+    Types have columns of their own, so that a row of one is never added to a row of another.
     """
     nodes = inputs.num_nodes
     total = csr_array((nodes, nodes + len(inputs.slot_hashes)))

@@ -26,7 +26,7 @@ def relations_read(
 ) -> tuple[Relations | None, int | None]:
     """Return the relations of a graph where the model reads them, and all that is asked for can.
 
-    Where edges are learned they are without the type of labels, which nobody reads.
+    Where edges are learned they are without types of labels, which nobody reads.
 
     Returns:
         Relations; the one whose edges are learned, a number. None and None without types.
@@ -51,10 +51,10 @@ def relations_read(
             f"sampler: {config.sampler} does not go with nodes of several types yet; expected none"
         )
     if not config.goal.splits_nodes:
-        return replace(relations, labelled=None), predicted_relation(config, relations)
-    if relations.labelled is None:
+        return replace(relations, with_labels=()), predicted_relation(config, relations)
+    if not relations.with_labels:
         raise ConfigurationError(
-            "labels: no type of nodes has any; expected labels of one type, or task links"
+            "labels: no type of nodes has any; expected labels of a type, or task links"
         )
     return relations, None
 

@@ -13,12 +13,13 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.relations import Relations
 from tests.support.tables import write_table
 
-#: Keys of a training on :func:`bank`.
+#: Keys of a training on :func:`bank`; likewise on :func:`judged_bank`.
 BANK: Final[dict[str, Any]] = {
     "dataset": "tests.support.typed_graphs:bank",
     "split": "random:0.4/0.3/0.3",
     "model": "rel-sage",
 }
+JUDGED: Final[dict[str, Any]] = {**BANK, "dataset": "tests.support.typed_graphs:judged_bank"}
 CUSTOMERS: Final = 40
 DEVICES: Final = 15
 SHOPS: Final = 12
@@ -53,9 +54,18 @@ def bank() -> dict[str, Any]:
     }
 
 
-def write_bank(folder: Path) -> list[str]:
-    """Write :func:`bank` as tables; return the options that name them."""
+def judged_bank() -> dict[str, Any]:
+    """Return :func:`bank` with labels of devices, too, over the same classes."""
     made = bank()
+    labels = np.random.default_rng(6).integers(0, 3, DEVICES)
+    labels[-1], labels[0] = -1, 2
+    made["nodes"]["device"]["y"] = labels
+    return made
+
+
+def write_bank(folder: Path, made: dict[str, Any] | None = None) -> list[str]:
+    """Write :func:`bank`, or one like it, as tables; return the options that name them."""
+    made = bank() if made is None else made
     options: list[str] = []
 
     def write(key: str, name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -233,7 +243,7 @@ def _nodes_of(
         if not len(rows):
             continue
         columns: dict[str, Any] = {"key": keys[rows]}
-        if kind == relations.labelled:
+        if kind in relations.with_labels:
             columns["label"] = part.labels[rows]
             if with_split:
                 masks = {word: getattr(part, f"{word}_mask") for word in ("train", "val", "test")}

@@ -17,7 +17,7 @@ BANK = Relations(
         Relation(0, "knows", 0, symmetric=True),
         Relation(1, "stands", 2),
     ),
-    labelled=0,
+    with_labels=(0,),
 )
 
 
@@ -41,7 +41,7 @@ def test_types_are_reached_from_those_with_a_loss() -> None:
     assert [BANK.with_loss(place) for place in range(3)] == [(0, 1), (0,), (1, 2)]
     assert BANK.within((1, 2), 0) == (1, 2)
     assert BANK.within((1, 2), 1) == (1, 2, 0)
-    assert replace(BANK, labelled=None).with_loss(None) == ()
+    assert replace(BANK, with_labels=()).with_loss(None) == ()
     assert [BANK.columns(kind) for kind in range(3)] == [slice(0, 5), slice(5, 8), slice(8, 9)]
 
 
@@ -61,6 +61,12 @@ def test_keys_tell_types() -> None:
 
 def test_text_is_read_as_it_was_written() -> None:
     assert relations_of(BANK.text) == BANK
+    assert '"labelled":0' in BANK.text
+    several = replace(BANK, with_labels=(0, 2))
+    assert relations_of(several.text) == several
+    none = replace(BANK, with_labels=())
+    assert '"labelled":null' in none.text
+    assert relations_of(none.text) == none
     assert relations_of("") is None
 
 
@@ -77,6 +83,10 @@ def test_text_is_read_as_it_was_written() -> None:
         ({"relations": [[0, "owns", 1, False], [0, "owns", 1, False]]}, "have one name"),
         ({"labelled": 3}, "got 3 as labelled type"),
         ({"labelled": 0.0}, "got 0.0 as labelled type"),
+        ({"labelled": [1, 0]}, "got labelled types"),
+        ({"labelled": [0, 0]}, "got labelled types"),
+        ({"labelled": [0, "1"]}, "got '1' as labelled type"),
+        ({"labelled": [0]}, "as it is written"),
         ({"more": 1}, "expected types, widths"),
     ],
 )

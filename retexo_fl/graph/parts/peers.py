@@ -223,8 +223,9 @@ def _types_of(relations: Relations, widths: Sequence[int]) -> dict[str, Any]:
         for one in relations.relations
     ]
     found: dict[str, Any] = {"types": types}
-    if relations.labelled is not None:
-        found["labelled"] = relations.types[relations.labelled]
+    if labelled := [relations.types[kind] for kind in relations.with_labels]:
+        # One type by its name, as before there were several.
+        found["labelled"] = labelled[0] if len(labelled) == 1 else labelled
     return {**found, "relations": joined}
 
 
@@ -290,14 +291,15 @@ def _relations(path: Path, values: Mapping[str, Any]) -> tuple[Relations | None,
     for name, width in zip(names, widths, strict=True):
         if width < 0:
             _fail(path, f"types: {name}: features", width, "how many there are, 0 for none")
-    labelled = values.get("labelled")
-    if labelled is not None and labelled not in names:
-        _fail(path, "labelled", labelled, f"one of the types {', '.join(names)}")
+    labelled = values.get("labelled", [])
+    listed = labelled if isinstance(labelled, list) else [labelled]
+    if not all(name in names for name in listed) or len({*listed}) < len(listed):
+        _fail(path, "labelled", labelled, f"one of the types {', '.join(names)}, or a list of them")
     relations = Relations(
         types=tuple(names),
         widths=tuple(max(width, 1) for width in widths),
         relations=_joining(path, values, names),
-        labelled=None if labelled is None else names.index(labelled),
+        with_labels=tuple(sorted(map(names.index, listed))),
     )
     if problem := next(relations.problems(), None):
         raise ConfigurationError(f"{path}: types: {problem}")

@@ -65,7 +65,7 @@ def joined_tables(
         edges: Edges between them, with the name of their relation, or what the file is called.
         boundary: Edges to nodes of peers, likewise.
         peers: What all clients agree on, with relations.
-        split_of: The uses of nodes of the type with labels, whose keys begin with it.
+        split_of: The uses of nodes of a type with labels, whose keys begin with it.
         recipe: What made features and classes of columns, or named classes; None for nothing.
         drops: Edges of own nodes that are not in the tables are left out.
 
@@ -123,10 +123,10 @@ def _check_types(nodes: Mapping[str, NodeTable], peers: Peers, relations: Relati
                 f"{expected or 'none'}, as {peers.source} says"
             )
         if table.is_labelled and kind not in relations.with_labels:
-            wanted = [f"them of type {relations.types[one]} alone" for one in relations.with_labels]
+            wanted = " and ".join(relations.types[one] for one in relations.with_labels)
             raise TableError(
                 f"{table.source}: nodes of type {name} have labels; expected "
-                f"{''.join(wanted) or 'none'}, as {peers.source} says"
+                f"{f'them of type {wanted} alone' if wanted else 'none'}, as {peers.source} says"
             )
 
 
@@ -389,7 +389,7 @@ def read_typed_nodes(
         paths: One for each type, or with a column of types.
         peers: What all clients agree on, with relations.
         columns: How columns are named and used.
-        attributes: Columns of the nodes with labels to be read, too.
+        attributes: Columns of nodes with labels to be read, too.
         unlabelled: Read no labels.
         column: That says of nodes their type.
 
@@ -403,7 +403,7 @@ def read_typed_nodes(
     relations = peers.relations
     assert relations is not None
     check_names("nodes", paths)
-    labelled, read = next((relations.types[kind] for kind in relations.with_labels), None), []
+    labelled, read = [relations.types[kind] for kind in relations.with_labels], []
     recipe = columns.recipe
     for path in paths:
         of_path = of_types(path, columns, column)
@@ -412,7 +412,7 @@ def read_typed_nodes(
             _check_type(str(path), name, peers, relations)
             width = peers.type_widths[relations.types.index(name)] or None
         kind = LINKS if unlabelled else peers.labels
-        is_labelled = name == labelled and not of_path.type
+        is_labelled = name in labelled and not of_path.type
         may_label = bool(of_path.type) or is_labelled
         if recipe is not None and recipe.types:
             own, width = columns_of_type(columns, name), 0
@@ -429,18 +429,19 @@ def read_typed_nodes(
             outputs=None if has_any else 1,
         )
         in_path = divided(table, name, column, kind)
-        if of_path.type and labelled in in_path.parts and not (has_any or unlabelled):
+        lacks = [one for one in labelled if one in in_path.parts]
+        if of_path.type and lacks and not (has_any or unlabelled):
             raise TableError(
-                f"{path}: has nodes of type {labelled} and no column of labels; expected it, as "
+                f"{path}: has nodes of type {lacks[0]} and no column of labels; expected it, as "
                 f"{peers.source} says, or --unlabelled"
             )
         read.append(in_path)
     of_nodes = {
         name: _as_wide(table, name, peers, relations) for name, table in types_once(read).items()
     }
-    if unlabelled and labelled is not None and labelled in of_nodes:
-        found = of_nodes[labelled].without_labels(peers.labels, peers.num_classes)
-        of_nodes[labelled] = found
+    for name in labelled if unlabelled else ():
+        if name in of_nodes:
+            of_nodes[name] = of_nodes[name].without_labels(peers.labels, peers.num_classes)
     return of_nodes
 
 

@@ -8,7 +8,7 @@ type's name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.keys import decimal_keys
-from retexo_fl.graph.labels import LabelKind
+from retexo_fl.graph.labels import LabelKind, class_names
 from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.recipes import FeatureRecipe
@@ -127,6 +127,9 @@ def typed_graph(
     features = [_features(checks, one) for one in nodes]
     counts = [_count(checks, one, of_type) for one, of_type in zip(nodes, features, strict=True)]
     labelled = _labelled(checks, nodes, reading)
+    owners = {
+        kind: (nodes[kind], slice(sum(counts[:kind]), sum(counts[: kind + 1]))) for kind in labelled
+    }
     if reading.num_features == 0:
         features = [None] * len(nodes)
     if not any(one is not None for one in features):
@@ -148,17 +151,16 @@ def typed_graph(
             )
             for one in read
         ),
-        labelled=labelled,
+        with_labels=labelled,
     )
     if problem := next(relations.problems(), None):
         checks.fail("types", problem)
     total = int(starts[-1])
     labels, split, source = None, None, "labels"
-    if labelled is not None:
-        owner, own = nodes[labelled], slice(int(starts[labelled]), int(starts[labelled + 1]))
-        source = f"labels of {owner.name}"
-        labels = _labels(checks, owner, reading, own, total)
-        split = _spread_masks(checks, owner, own, total) if reading.masks else None
+    if owners:
+        source = f"labels of {' and '.join(owner.name for owner, _ in owners.values())}"
+        labels = _labels(checks, owners.values(), reading, total)
+        split = _spread_masks(checks, owners.values(), total) if reading.masks else None
     given = EdgeListGraph(
         name=name,
         edges=np.concatenate([one.edges.ends for one in read], axis=1),
@@ -459,19 +461,20 @@ def _count(checks: ArrayChecks, one: TypedNodes, features: Features | None) -> i
     return count
 
 
-def _labelled(checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading) -> int | None:
-    """Return which type has labels; None where edges are learned."""
+def _labelled(
+    checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading
+) -> tuple[int, ...]:
+    """Return which types have labels, those of the model if there is one; none for edges."""
     model = reading.relations
     if not (reading.labels.are_read or reading.outputs) or (model and not model.with_labels):
-        return None
+        return ()
     found = [kind for kind, one in enumerate(nodes) if one.labels is not None]
-    if not found and model is not None:
+    if model is not None:
         names = [model.types[kind] for kind in model.with_labels]
-        found = [kind for kind, one in enumerate(nodes) if one.name in names]
-    if len(found) != 1:
-        has = ", ".join(nodes[kind].name for kind in found) or "no type"
-        checks.fail("labels", f"{has} has them; expected one type with labels")
-    return found[0]
+        found = [kind for kind, one in enumerate(nodes) if one.name in names] or found
+    if not found:
+        checks.fail("labels", "no type has them; expected one type with labels, or several")
+    return tuple(found)
 
 
 def _ruled(
@@ -581,33 +584,84 @@ def _keys(checks: ArrayChecks, one: TypedNodes, count: int) -> np.ndarray:
     return keys_of_type(one.name, keys)
 
 
-def _labels(
-    checks: ArrayChecks, one: TypedNodes, reading: Reading, own: slice, count: int
-) -> np.ndarray:
-    """Return the [N] or [N, L] labels of all nodes, unlabelled but of one type."""
+#: Nodes of a type, and where they stand in the graph.
+_Owners = Collection[tuple[TypedNodes, slice]]
+
+
+def _labels(checks: ArrayChecks, owners: _Owners, reading: Reading, count: int) -> np.ndarray:
+    """Return the [N] or [N, L] labels of all nodes, unlabelled but of some types."""
     kind = reading.labels
-    if one.labels is None:
+    given = [
+        (one.name, own, as_labels(checks, f"labels of {one.name}", one.labels, kind))
+        for one, own in owners
+        if one.labels is not None
+    ]
+    if not given:
         return kind.unlabelled(count, reading.outputs or 1)
-    labels = as_labels(checks, f"labels of {one.name}", one.labels, kind)
+    first, _, labels = given[0]
+    for name, _, others in given[1:]:
+        forms = [_form_of(one, reading) for one in (labels, others)]
+        if forms[0] != forms[1]:
+            checks.fail(
+                "labels",
+                f"those of {first} are {forms[0]}, of {name} {forms[1]}; expected the same, names "
+                f"of classes in all types, or label-types with {first} or {name} alone",
+            )
     if labels.dtype.kind == "U":
-        found: np.ndarray = np.full(count, "", dtype=labels.dtype)
+        widest = np.result_type(*(one.dtype for *_, one in given))
+        found: np.ndarray = np.full(count, "", dtype=widest)
     else:
         outputs = labels.shape[1] if labels.ndim == 2 else 1
-        found = kind.unlabelled(count, outputs).astype(np.promote_types(labels.dtype, np.int8))
-    found[own] = labels
+        dtype = np.result_type(np.int8, *(one.dtype for *_, one in given))
+        found = kind.unlabelled(count, outputs).astype(dtype)
+    for _, own, one in given:
+        found[own] = one
     return found
 
 
-def _spread_masks(checks: ArrayChecks, one: TypedNodes, own: slice, count: int) -> Masks:
-    found = {}
-    for name, mask in one.masks.there().items():
-        given = as_array(mask)
-        if given.ndim not in (1, 2) or len(given) != own.stop - own.start:
-            checks.fail(
-                f"{name} of {one.name}",
-                f"got shape {given.shape}; expected a row for each of {own.stop - own.start} nodes",
-            )
-        spread = np.zeros((count, *given.shape[1:]), dtype=given.dtype)
-        spread[own] = given
+def _form_of(labels: np.ndarray, reading: Reading) -> str:
+    """Return what labels of two types have to share, in words."""
+    if labels.ndim == 2:
+        return f"{labels.shape[1]} for each node"
+    if not reading.labels.are_classes:
+        return reading.labels.what
+    if labels.dtype.kind == "U":
+        return "names of classes"
+    # Numbers that do not count from 0 are names; a model knows its classes.
+    if reading.outputs or reading.classes or not len(labels) or class_names(labels.tolist()):
+        return "classes that are numbers"
+    return f"classes 0 to {labels.max()}"
+
+
+def _spread_masks(checks: ArrayChecks, owners: _Owners, count: int) -> Masks:
+    """Return the masks of all nodes; either no type with labels has any, or each has some."""
+    there = [(one.name, own, one.masks.there()) for one, own in owners]
+    found: dict[str, np.ndarray] = {}
+    for name in dict.fromkeys(name for *_, masks in there for name in masks):
+        given = []
+        for kind, own, masks in there:
+            if not masks:
+                checks.fail(name, f"type {kind} has none; expected it of each type with labels")
+            if name not in masks:
+                logger.warning("%s: type %s has no %s: no node of it", checks.source, kind, name)
+                continue
+            mask = as_array(masks[name])
+            if mask.ndim not in (1, 2) or len(mask) != own.stop - own.start:
+                checks.fail(
+                    f"{name} of {kind}",
+                    f"got shape {mask.shape}; expected a row for each of {own.stop - own.start} "
+                    "nodes",
+                )
+            given.append((kind, own, mask))
+        (first, _, mask), *_ = given
+        dtype = np.result_type(*(one.dtype for *_, one in given))
+        spread = np.zeros((count, *mask.shape[1:]), dtype=dtype)
+        for kind, own, one in given:
+            if one.shape[1:] != mask.shape[1:]:
+                checks.fail(
+                    f"{name} of {kind}",
+                    f"got shape {one.shape}, of {first} {mask.shape}; expected as many columns",
+                )
+            spread[own] = one
         found[name.removesuffix("_mask")] = spread
     return Masks(**found)

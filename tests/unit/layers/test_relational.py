@@ -99,7 +99,7 @@ def of_pyg(layer: RelSageLayer, part: GraphPartition, rows: np.ndarray) -> np.nd
     convs, edges = {}, {}
     named = dict(layer.named_parameters())
     for kind, name in enumerate(relations.types):
-        beyond = "" if kind == relations.labelled else f"_{kind}"
+        beyond = "" if kind == relations.with_labels[0] else f"_{kind}"
         weight, bias = named[f"weight{beyond}"], named[f"bias{beyond}"]
         own = x[name].shape[1]
         at = own
@@ -212,7 +212,7 @@ def test_a_basis_is_of_own_rows_and_all_means_of_the_labelled_type(part: GraphPa
             if len(there):
                 expected[node] += rows[there].mean(axis=0)
     kinds = relations.kinds(part.node_keys)
-    expected[kinds != relations.labelled] = 0
+    expected[kinds != relations.with_labels[0]] = 0
     found = sums_of_labelled(inputs, relations)
     assert isinstance(found, torch.Tensor)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
@@ -294,9 +294,9 @@ def test_rel_gcn_is_that_of_pyg(part: GraphPartition, way: str, bases: int) -> N
         pairs += [(layer.coefficients, conv.comp, order)]
     taken = []
     for kind in relations.within(relations.with_labels, 2) if not bases else ():
-        weight = named["weight" if kind == relations.labelled else f"weight_{kind}"]
+        weight = named["weight" if kind == relations.with_labels[0] else f"weight_{kind}"]
         at = 0
-        if reads or kind == relations.labelled:
+        if reads or kind == relations.with_labels[0]:
             own = columns[kind]
             at = own.stop - own.start
             pairs.append((weight[:at], conv.root, own))
@@ -352,7 +352,7 @@ def test_rel_gat_is_that_of_pyg(part: GraphPartition, way: str) -> None:
     pairs: list[tuple[str, Any, Any]] = []
     named = dict(layer.named_parameters())
     for kind, name in enumerate(relations.types):
-        beyond = "" if kind == relations.labelled else f"_{kind}"
+        beyond = "" if kind == relations.with_labels[0] else f"_{kind}"
         for place, channel in enumerate(relations.into(kind)):
             source = relations.types[channel.source]
             key = (source, f"channel{channel.column}", name)

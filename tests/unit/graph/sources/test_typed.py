@@ -96,8 +96,13 @@ def _without_labels(made: dict[str, Any]) -> None:
     del made["nodes"]["customer"]["y"]
 
 
-def _two_with_labels(made: dict[str, Any]) -> None:
+def _other_classes(made: dict[str, Any]) -> None:
     made["nodes"]["device"]["y"] = np.zeros(DEVICES, int)
+
+
+def _masks_of_one(made: dict[str, Any]) -> None:
+    made["nodes"]["device"]["y"] = made["nodes"]["customer"]["y"][:DEVICES]
+    made["nodes"]["device"]["train_mask"] = np.ones(DEVICES, bool)
 
 
 def _no_nodes(made: dict[str, Any]) -> None:
@@ -141,7 +146,8 @@ def _odd_features(made: dict[str, Any]) -> None:
     ("change", "told"),
     [
         (_without_labels, "labels: no type has them; expected one type with labels"),
-        (_two_with_labels, "labels: customer, device has them; expected one type with labels"),
+        (_other_classes, "those of customer are classes 0 to 2, of device classes 0 to 0; expected"),
+        (_masks_of_one, "train_mask: type customer has none; expected it of each type with lab"),
         (_no_nodes, "type shop: has no features; expected them, or num_nodes"),
         (_unknown_type, "relation customer visits branch: there is no type branch; expected one "),
         (_no_edges, "relation customer owns device: has no edges; expected at least one"),
@@ -164,7 +170,7 @@ def test_no_type_has_labels_where_edges_are_learned() -> None:
     made = bank()
     graph = from_pyg(made, task="links")
     assert graph.relations is not None
-    assert graph.relations.labelled is None
+    assert graph.relations.with_labels == ()
     assert graph.num_classes == 1
     assert not graph.labelled.any()
     for store in made["nodes"].values():
