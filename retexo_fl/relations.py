@@ -120,6 +120,11 @@ class Relations:
         ends = list(accumulate(self.widths, initial=0))
         return slice(ends[kind], ends[kind + 1])
 
+    @property
+    def labelled_types(self) -> frozenset[str]:
+        """Names of the types whose nodes have labels."""
+        return frozenset(self.types[kind] for kind in self.with_labels)
+
     def with_loss(self, predicted: int | None) -> tuple[int, ...]:
         """Return the types of whose nodes a loss is, ascending: layer by layer they are trained.
 

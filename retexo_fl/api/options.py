@@ -61,6 +61,10 @@ class Options(TypedDict, total=False):
     """Column (attribute, or for arrays any name) that says of nodes their type and of edges
     their relation; models rel-* read 'type' if it is not given.
     """
+    label_types: str | None
+    """Types of nodes whose labels are learned, of a graph with labels on several; all if not
+    given.
+    """
     delimiter: str | None
     """What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not
     given.
@@ -385,6 +389,7 @@ class SweepOptions(TypedDict, total=False):
     predicates: str | Sequence[str] | None
     node_time_column: str | Sequence[str] | None
     type_column: str | Sequence[str] | None
+    label_types: str | Sequence[str] | None
     delimiter: str | Sequence[str] | None
     decimal: str | Sequence[str] | None
     encoding: str | Sequence[str] | None
@@ -587,6 +592,7 @@ def every_key(  # noqa: PLR0913
     predicates: Any = "",
     node_time_column: Any = "",
     type_column: Any = "",
+    label_types: Any = "",
     delimiter: Any = "",
     decimal: Any = "",
     encoding: Any = "",

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.api.plan_cohorts import cohort_facts
-from retexo_fl.client.answers import sum_facts
+from retexo_fl.client.answers import judged_types, sum_facts
 from retexo_fl.client.api import NUM_CACHED, CollectRequest, EvaluateRequest, TrainRequest
 from retexo_fl.client.moved import moved_length
 from retexo_fl.config import RunConfig
@@ -58,7 +58,8 @@ def masked_size(
     """
     counts = _counts(config, parts)
     agreement = simulated_agreement(config, counts, tolerated=tolerated)
-    lengths = sum_facts(config, shape.classes)
+    types = judged_types(config, shape.relations)
+    lengths = sum_facts(config, shape.classes, types=types)
     forecast = forecast_of(config)
     parameters = forecast.parameters(shape)
     in_rounds = (TrainRequest, EvaluateRequest) if forecast.exchanges_in_rounds else ()

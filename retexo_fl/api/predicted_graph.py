@@ -56,7 +56,8 @@ def predicted_graph(
     if isinstance(graph, Graph):
         return in_classes(graph, classes) if classes else graph
     values = dict(values or {})
-    is_typed = model.shape.relations is not None
+    relations = model.shape.relations
+    is_typed = relations is not None
     of_types = is_typed and "nodes" in values
     if graph is None and "nodes" in values and not of_types:
         edges = values.get("edges")
@@ -73,7 +74,8 @@ def predicted_graph(
         classes=() if is_table else classes,
         num_features=0 if has_none else model.shape.features,
         types=config.type_column or TYPE_COLUMN if is_typed else "",
-        relations=model.shape.relations,
+        label_types=frozenset() if relations is None else relations.labelled_types,
+        relations=relations,
     )
     if graph is None:
         return load_graph(config, quiet=True, reading=reading)

@@ -276,7 +276,19 @@ def _figures(summary: Mapping[str, Any], use: str, counts_right: bool) -> list[s
         values["accuracy"] = f"{labelled['right'] / max(1, labelled['nodes']):.4f}"
     if not labelled["nodes"]:
         of, values = f"no labelled {use} nodes", dict.fromkeys(values, "")
-    return [f"{f'{use} {name}':<15} {f'{value} {of}'.strip()}" for name, value in values.items()]
+    lines = [f"{f'{use} {name}':<15} {f'{value} {of}'.strip()}" for name, value in values.items()]
+    for kind, judged in summary.get("types", {}).items():
+        if nodes := (found := judged[use])["nodes"]:
+            metrics = {} if metric is None else {printable(metric["name"]): found["metric"]}
+            if counts_right:
+                metrics["accuracy"] = found["right"] / nodes
+            told = ", ".join(
+                f"{name} undefined" if value is None else f"{name} {value:.4f}"
+                for name, value in metrics.items()
+            )
+            of = f"of {format_counted(nodes, f'labelled {use} node')}"
+            lines.append(f"{f'of {printable(kind)}':<15} {told} {of}")
+    return lines
 
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:

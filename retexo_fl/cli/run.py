@@ -36,7 +36,7 @@ from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json
-from retexo_fl.units import format_bytes, format_duration
+from retexo_fl.units import format_bytes, format_counted, format_duration
 
 if TYPE_CHECKING:
     from retexo_fl.run_log.result import Result
@@ -304,6 +304,11 @@ def _figures(result: Result) -> list[str]:
                 f" (each node among {metric.ranked_among:,.1f} that its client knows, on average)"
             )
         lines.insert(0, f"{f'test {printable(metric.name)}':<15} {value}")
+    for one in result.types:
+        if one.test:
+            told = ", ".join(f"{printable(n)} {value:.4f}" for n, value in one.figures().items())
+            of = format_counted(one.test, "test node")
+            lines.append(f"{f'of {printable(one.name)}':<15} {told or 'undefined'} of {of}")
     if result.profile is not None and (degrees := result.profile.degrees_auc) is not None:
         ranked, named = result.profile.degrees_metric, ""
         if ranked is not None and metric is not None:

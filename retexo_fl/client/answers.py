@@ -40,6 +40,7 @@ from retexo_fl.client.api import (
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.plugins import is_plugin
+from retexo_fl.relations import Relations
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.tally import LayerUpdate, Tally
 
@@ -56,7 +57,8 @@ class SumFacts:
     Attributes:
         update: Length of the answer's flat array: weights, or sums of features or products.
         metric: Of the metric; 0 without one, None for one that does not say it.
-        report: Of the report of the test.
+        report: Of the report of the test, with what types add up.
+        of_types: Of what these add up where several have labels (:func:`.sums_by_type`), else 0.
         classes: Of the labels; 0 where they are not counted.
         label_sums: That the loss depends on.
         label_words: Words of 64 bits of these, where they are the digits of one whole number.
@@ -70,7 +72,8 @@ class SumFacts:
 
     update: int = 0
     metric: int | None = 0
-    report: int = 0
+    report: int | None = 0
+    of_types: int | None = 0
     classes: int = 0
     label_sums: int = 0
     label_words: int = 0
@@ -83,12 +86,13 @@ class SumFacts:
     predicts_some: bool = False
 
 
-def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
+def sum_facts(config: RunConfig, classes: int, *, types: int = 0, update: int = 0) -> SumFacts:
     """Return what is known of the sums of a run.
 
     Args:
         config: Of the run.
         classes: As in the clients' hellos.
+        types: That are judged by themselves (:func:`judged_types`).
         update: Length of the answer's array.
 
     Raises:
@@ -102,21 +106,30 @@ def sum_facts(config: RunConfig, classes: int, *, update: int = 0) -> SumFacts:
             f"metric: {config.metric_name} does not say how many sums it has; expected a method "
             "length, or secure-aggregation none"
         )
+    of_types = None if types and length is None else types * (2 + (length or 0))
+    counts = metric is not None and metric.counts
     return SumFacts(
         update=update,
         metric=length,
-        report=objective.report_length(classes),
+        report=None if of_types is None else objective.report_length(classes) + of_types,
+        of_types=of_types,
         classes=classes,
         label_sums=label_facts.num_sums(classes),
         label_words=label_facts.words,
-        metric_counts=metric is not None and metric.counts,
-        report_counts=config.goal.counts_right,
+        metric_counts=counts,
+        report_counts=config.goal.counts_right and (counts or metric is None or not types),
         in_batches=config.sampler != "none",
         # What is the user's own may be anything.
         least_loss=-math.inf if is_plugin(config.loss) else 0.0,
         counts_train=config.has_candidates,
         counts_cached=config.tells_cached_rows,
     )
+
+
+def judged_types(config: RunConfig, relations: Relations | None) -> int:
+    """Return how many types of nodes are judged by themselves: all with labels, or else none."""
+    labelled = () if relations is None or not config.goal.splits_nodes else relations.with_labels
+    return len(labelled) if len(labelled) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +223,9 @@ def _predicted(_: PredictRequest, facts: SumFacts) -> Iterator[Declared]:
     metric = Count if facts.metric_counts else Sum
     for use in ("validation", "test"):
         yield metric(name=f"{use}_metric", length=facts.metric, over=use)
+    of_types = Count if facts.report_counts else Sum
+    for use in ("validation", "test"):
+        yield of_types(name=f"{use}_types", length=facts.of_types, over=use)
 
 
 def _products(_: GramRequest | ChoiceRequest, __: SumFacts) -> Iterator[Declared]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from retexo_fl.channels.base import Channel
-from retexo_fl.client.answers import KEYLESS, sum_facts
+from retexo_fl.client.answers import KEYLESS, judged_types, sum_facts
 from retexo_fl.client.api import (
     MESSAGE_VERSION,
     NUM_SIZES,
@@ -105,7 +105,8 @@ class GraphClient(Answering):
         self.shape = ModelShape.of_part(config, partition)
         self._beyond = self.shape.beyond
         self.weights = ClientWeights(config, self.shape, store, client=partition.client)
-        facts = sum_facts(config, self.shape.classes)
+        types = judged_types(config, self.shape.relations)
+        facts = sum_facts(config, self.shape.classes, types=types)
         self._counts_train, self.counts_cached = facts.counts_train, facts.counts_cached
         self._sealing = sealing_of(config, facts, job=job, client=partition.client, store=store)
         self.masks = self._sealing.masks

@@ -83,7 +83,11 @@ class ClientPart:
 
 def node_sets(partition: GraphPartition) -> NodeSets:
     """Return the labelled inner nodes by use."""
+    relations, by_type = partition.relations, None
+    if relations is not None and len(relations.with_labels) > 1:
+        by_type = np.asarray(partition.kinds) == np.array(relations.with_labels)[:, None]
     return NodeSets(
+        by_type=by_type,
         train=np.flatnonzero(partition.train_mask),
         validation=np.flatnonzero(partition.val_mask),
         test=np.flatnonzero(partition.test_mask),

@@ -129,6 +129,11 @@ def settled_parts(
             f"type-column: nothing in {whole.name!r} says types; expected a graph that does, or no "
             "such key"
         )
+    if config.label_types and whole.relations is None:
+        raise ConfigurationError(
+            f"label-types: nodes of {whole.name!r} have no types; expected a graph that has, or no "
+            "such key"
+        )
     label_kind(config).check_fit(whole.labels, source=f"data set {whole.name!r}")
     tell_scale(whole.name, [whole.features], whole.recipe)
     config, masks = _with_own_split(config, whole)
@@ -273,6 +278,7 @@ def reading_of(config: RunConfig) -> Reading:
         num_features=0 if config.features == NO_FEATURES else None,
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
         types=types_column(config),
+        label_types=words_of(config.label_types),
     )
 
 
@@ -496,7 +502,9 @@ def _columns_of_several(
         form=text_form(config),
     )
     if config.features == AUTO_FEATURES:
-        recipe, told = fit_typed_recipe(nodes, columns, label_kind(config), attributes)
+        recipe, told = fit_typed_recipe(
+            nodes, columns, label_kind(config), attributes, words_of(config.label_types)
+        )
         for sentence in told:
             logger.warning("features: %s", sentence)
         return replace(columns, recipe=recipe)

@@ -100,6 +100,11 @@ def _check_graph(values: Mapping[str, Any]) -> None:
             f"split: {ALL_PUBLISHED} is a run for each split that the graph brings; expected it in "
             "a sweep (`retexo sweep` takes the same keys), or published:COLUMN"
         )
+    if values["label-types"] and values["task"] == "links":
+        raise ConfigurationError(
+            f"label-types: {shown(values['label-types'])} does not go with task links, which "
+            "reads no labels; expected no such key"
+        )
     for key in OF_TABLES:
         is_given = values[key] not in {"", "refuse"} and (key, values[key]) != _OF_ANY_GRAPH
         if is_given and not values["nodes"] and values["engine"] != "deployment":

@@ -134,6 +134,13 @@ class RunConfig:
         "their relation; models rel-* read 'type' if it is not given.",
         lean=ANY,
     )
+    label_types: str = text(
+        "",
+        "Types of nodes whose labels are learned, of a graph with labels on several; all if not "
+        "given.",
+        metavar="A,B",
+        lean=ANY,
+    )
     delimiter: str = text(
         "",
         "What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import numpy as np
@@ -54,6 +54,7 @@ class TrainingOutcome:
         warnings: What the user should have known before.
         test: The selected model on the test nodes of all clients.
         report_sums: Of the test (:func:`~retexo_fl.training.judging.report_sums`).
+        by_type: Of each type with labels, where there are several, how its test nodes were judged.
         own_figures: By client, its own figure of the test, where they were asked for.
         cached: What mini-batches, which are of the last stage, have read by caches; None without.
         network: What the grid modelled of the network in the last attempt; None where nothing was.
@@ -66,6 +67,7 @@ class TrainingOutcome:
     warnings: tuple[str, ...]
     test: Score
     report_sums: np.ndarray
+    by_type: tuple[Score, ...]
     own_figures: Mapping[int, float]
     cached: CachedRows | None = None
     network: Network | None = None
@@ -118,7 +120,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         boundary_plan=effective_plan(config),
         engine=config.engine,
         profile=job.profile,
-        types=_type_rows(config, outcome.shape),
+        types=_type_rows(config, outcome.shape, outcome.by_type),
         relations=_relation_rows(outcome.shape.relations),
         columns=job.made_columns,
         basis_rows=job.basis_rows,
@@ -220,7 +222,9 @@ def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ..
     )
 
 
-def _type_rows(config: RunConfig, shape: ModelShape) -> tuple[TypeRow, ...]:
+def _type_rows(
+    config: RunConfig, shape: ModelShape, by_type: tuple[Score, ...]
+) -> tuple[TypeRow, ...]:
     relations = shape.relations
     if relations is None:
         return ()
@@ -229,7 +233,7 @@ def _type_rows(config: RunConfig, shape: ModelShape) -> tuple[TypeRow, ...]:
     beyond = "trained" if typed.trains_all else "as drawn"
     weights = dict.fromkeys(typed.kinds, beyond)
     weights |= dict.fromkeys((*typed.with_loss, *typed.taught), "trained")
-    return tuple(
+    rows = [
         TypeRow(
             name=name,
             features=relations.widths[kind],
@@ -237,7 +241,15 @@ def _type_rows(config: RunConfig, shape: ModelShape) -> tuple[TypeRow, ...]:
             weights=weights.get(kind, "none"),
         )
         for kind, name in enumerate(relations.types)
-    )
+    ]
+    for kind, score in zip(relations.with_labels, by_type, strict=bool(by_type)):
+        rows[kind] = replace(
+            rows[kind],
+            test=score.count,
+            test_accuracy=score.accuracy,
+            metric=_metric(config, score) if score.count else None,
+        )
+    return tuple(rows)
 
 
 def _relation_rows(relations: Relations | None) -> tuple[RelationRow, ...]:

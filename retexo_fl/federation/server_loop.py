@@ -156,6 +156,7 @@ class ServerLoop(Follower):
             warnings=self._warnings(),
             test=test,
             report_sums=stage.report_sums,
+            by_type=stage.by_type,
             own_figures=stage.own_figures,
             cached=cached,
             network=network_facts(self.grid),

@@ -522,7 +522,7 @@ class RelGcnLayer(RelSageLayer):
     def own_weights(self) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield W_0; of features, each type's part of it."""
         if self._shares:
-            yield self.weight[: self.shape.inputs], 0.0
+            yield self.weight[: self._own_width], 0.0
         else:
             yield from super().own_weights()
 
@@ -539,7 +539,7 @@ class RelGcnLayer(RelSageLayer):
         with torch.no_grad():
             self.bias.copy_(bias)
             if not self._bases:
-                self.weight.copy_(torch.cat([weight] * shares) / shares)
+                self.weight.copy_(self._as_blocks(first, weight))
                 for kind in others:
                     of_kind = getattr(self, self.named("weight", kind))
                     count = len(self._relations.into(kind))

@@ -19,6 +19,16 @@ def types_section(run: RunRecord) -> str:
         ]
         for one in run.result.types
     ]
+    tested = [(one, one.test, one.figures()) for one in run.result.types if one.test is not None]
+    names = list(dict.fromkeys(name for *_, figures in tested for name in figures))
+    judged = [
+        [
+            markup.words(one.name),
+            markup.count(nodes),
+            *(markup.words(f"{figures[n]:.4f}" if n in figures else "undefined") for n in names),
+        ]
+        for one, nodes, figures in tested
+    ]
     relations = [
         [markup.words(cell) for cell in (one.name, one.source, one.target, one.messages)]
         for one in run.result.relations
@@ -33,5 +43,6 @@ def types_section(run: RunRecord) -> str:
         "Types and relations",
         markup.paragraph(told) if drawn else "",
         markup.table("Types of nodes", ("type", "features", "labels", "weights"), types),
+        markup.table("Test by type", ("type", "test nodes", *names), judged) if judged else "",
         markup.table("Relations", ("relation", "from", "to", "messages"), relations),
     )

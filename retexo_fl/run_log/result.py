@@ -161,13 +161,24 @@ class TypeRow:
 
     ``labels`` is the task whose labels it has, empty without. ``weights`` says what became of the
     type's weights: ``trained``; ``as drawn``, where no loss leads to them; ``none``, where nodes
-    with labels read its features alone, or nothing of it.
+    with labels read its features alone, or nothing of it. Where several types have labels,
+    ``test`` is how many of its nodes test, with their ``accuracy`` and ``metric``.
     """
 
     name: str
     features: int
     labels: str
     weights: str
+    test: int | None = field(default=None, metadata=OMITTED)
+    test_accuracy: float | None = field(default=None, metadata=OMITTED)
+    metric: MetricValue | None = field(default=None, metadata=OMITTED)
+
+    def figures(self) -> dict[str, float]:
+        """Return the accuracy and the metric of its test nodes by name, those that there are."""
+        found = {"accuracy": self.test_accuracy}
+        if self.metric is not None:
+            found[self.metric.name] = self.metric.value
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +289,11 @@ class Result:
     def headline(self) -> dict[str, str]:
         """Return what of it one sees first, as text by name."""
         profile = {} if self.profile is None else {"profile": self.profile.name}
+        by_type = {
+            f"test {name} of {one.name}": f"{value:.4f}"
+            for one in self.types
+            for name, value in one.figures().items()
+        }
         return {
             "graph": self.dataset,
             "model": self.model,
@@ -285,6 +301,7 @@ class Result:
             **profile,
             "clients": str(self.clients),
             **self._figures(),
+            **by_type,
             "payload": format_bytes(self.volumes["payload"]["total"]),
             "seconds": format_duration(self.seconds["total"]),
         }

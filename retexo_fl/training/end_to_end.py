@@ -143,7 +143,8 @@ class EndToEndTrainer:
                 )
                 stacked = torch.cat([rows, torch.from_numpy(received)])
         self._flat.release()
-        return tally(rows, self._labels(which), self._plan.recipe, which)
+        of_types = self._nodes.types_of(self._nodes.by_use[which])
+        return tally(rows, self._labels(which), self._plan.recipe, which, of_types=of_types)
 
     def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> Steps[PassSums]:
         """Return the gradient at ``weights`` of all clients' losses with respect to own rows."""

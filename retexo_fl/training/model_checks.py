@@ -7,6 +7,7 @@ from typing import Final
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.sources.tables.nodes import words_of
 from retexo_fl.layers.base import GraphLayer, LayerShape
 from retexo_fl.layers.named import layer_class
 from retexo_fl.relations import Relations
@@ -39,6 +40,12 @@ def relations_read(
         raise ConfigurationError(
             f"model: {config.model} does not go with a graph whose nodes have {has}; expected "
             f"{expected}"
+        )
+    labelled = frozenset() if relations is None else relations.labelled_types
+    if config.label_types and words_of(config.label_types) != labelled:
+        raise ConfigurationError(
+            f"label-types: got {config.label_types[:60]!r}, but the parts have labels of "
+            f"{' and '.join(sorted(labelled)) or 'no type'}; expected these, or no such key"
         )
     if relations is None:
         return None, predicted_relation(config, None)

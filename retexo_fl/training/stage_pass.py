@@ -36,12 +36,20 @@ _TURNS: Final[WeakKeyDictionary[StageModel, Turns]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSets:
-    """Inner nodes of one client by use, each (n,) int64, ascending; labels of all N as stored."""
+    """Inner nodes of one client by use, each (n,) int64, ascending; labels of all N as stored.
+
+    ``by_type`` are, where K types of nodes have labels and not one, (K, N) bool: nodes of each.
+    """
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
     labels: np.ndarray
+    by_type: np.ndarray | None = None
+
+    def types_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return (K, n) bool of some nodes, or None."""
+        return None if self.by_type is None else self.by_type[:, rows]
 
     @property
     def by_use(self) -> dict[str, np.ndarray]:
@@ -61,6 +69,7 @@ class _LabelledBatch:
     rows: object
     labels: torch.Tensor
     count: int
+    of_types: np.ndarray | None
 
 
 class StageFacts:
@@ -141,7 +150,8 @@ class StagePass:
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
             # A metric of the user's own may not work on another device.
-            total += tally(back(logits), back(batch.labels), facts.recipe, which)
+            judged = back(logits), back(batch.labels)
+            total += tally(*judged, facts.recipe, which, of_types=batch.of_types)
         facts.flat.release()
         return total
 
@@ -208,6 +218,7 @@ class StagePass:
                 rows=moved(batch, facts.device),
                 labels=onto(label_tensor(labels), facts.device),
                 count=len(rows),
+                of_types=self._nodes.types_of(rows),
             )
 
 

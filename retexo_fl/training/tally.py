@@ -21,8 +21,8 @@ class Tally:
         loss_sum: Sum of their losses.
         correct: How many are right (:func:`.count_right`).
         metric_sums: (k,) float64, what a metric other than accuracy adds up; empty without one.
-        report_sums: (k,) float64, what a report of the test is made of (:func:`.report_sums`);
-            empty of other nodes.
+        report_sums: (k,) float64, what a report of the test is made of (:func:`.report_sums`), and
+            behind it what each type of nodes adds up (:func:`sums_by_type`); empty of other nodes.
     """
 
     count: int = 0
@@ -110,8 +110,46 @@ class LayerUpdate:
     cached: tuple[int, ...] = ()
 
 
+def sums_by_type(
+    outputs: torch.Tensor, labels: torch.Tensor, recipe: Recipe, of_types: np.ndarray | None
+) -> np.ndarray:
+    """Return what nodes of each type add up, flat.
+
+    Args:
+        outputs: (R, C) of some nodes, in the units of labels.
+        labels: Of the nodes, as :mod:`.judging` has them.
+        recipe: With the metric.
+        of_types: (K, R) bool; None where not several types have labels.
+
+    Returns:
+        (K (2 + m),) float64: how many nodes of a type there are, how many of them are right, and
+        the m sums of the metric; empty where not several types have labels.
+    """
+    found = [NOTHING]
+    for rows in map(np.flatnonzero, () if of_types is None else of_types):
+        judged = outputs[rows], labels[rows]
+        metric = NOTHING if recipe.metric is None else metric_sums(recipe.metric, *judged)
+        found.append(np.array([len(rows), int(count_right(*judged)), *metric], np.float64))
+    return np.concatenate(found)
+
+
+def tallies_by_type(sums: np.ndarray, types: int) -> list[Tally]:
+    """Return what :func:`sums_by_type` of so many types add up to: tallies without losses."""
+    return [
+        Tally(count=int(row[0]), correct=int(row[1]), metric_sums=row[2:])
+        for row in sums.reshape(types, -1)
+    ]
+
+
 @torch.no_grad()
-def tally(outputs: torch.Tensor, labels: torch.Tensor, recipe: Recipe, which: str) -> Tally:
+def tally(
+    outputs: torch.Tensor,
+    labels: torch.Tensor,
+    recipe: Recipe,
+    which: str,
+    *,
+    of_types: np.ndarray | None = None,
+) -> Tally:
     """Judge (R, C) outputs of nodes with R labels; without any, no loss is asked.
 
     Args:
@@ -119,16 +157,20 @@ def tally(outputs: torch.Tensor, labels: torch.Tensor, recipe: Recipe, which: st
         labels: Of the nodes, as :mod:`.judging` has them.
         recipe: Loss and metric.
         which: Use of the nodes; of the ``test`` a report is made.
+        of_types: As of :func:`sums_by_type`.
     """
     if not len(labels):
         return Tally()
     metric, answers = recipe.metric, recipe.in_units(outputs)
+    report = NOTHING
+    if which == "test":
+        report = report_sums(answers, labels, recipe.label_facts)
+    if which == "test" and of_types is not None:
+        report = np.concatenate([report, sums_by_type(answers, labels, recipe, of_types)])
     return Tally(
         count=len(labels),
         loss_sum=float(recipe.loss(outputs, labels)),
         correct=int(count_right(outputs, labels)),
         metric_sums=NOTHING if metric is None else metric_sums(metric, answers, labels),
-        report_sums=report_sums(answers, labels, recipe.label_facts)
-        if which == "test"
-        else NOTHING,
+        report_sums=report,
     )

@@ -97,6 +97,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "partitions": Tried("parts", SAME, {"dataset": None, "clients": None, "split": None}),
         # The graph has no types.
         "type-column": Tried("type", REFUSED),
+        "label-types": Tried("customer", REFUSED),
         "edges-are": Tried("directed", REFUSED),
         "merge-edges": Tried("sum", SAME),
         "self-loops": Tried("drop", SAME),

@@ -138,9 +138,11 @@ def write_one_bank(folder: Path) -> list[str]:
     return options
 
 
-def bank_arrays(*, of_types: bool = True) -> dict[str, np.ndarray]:
-    """Return :func:`bank` as arrays that say types, with numbers; features by type."""
-    made = bank()
+def bank_arrays(
+    made: dict[str, Any] | None = None, *, of_types: bool = True
+) -> dict[str, np.ndarray]:
+    """Return :func:`bank`, or one like it, as arrays that say types; features by type."""
+    made = bank() if made is None else made
     sizes = [len(s["x"]) if "x" in s else s["num_nodes"] for s in made["nodes"].values()]
     starts = dict(zip(made["nodes"], np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
     ends, of_edges, weights = [], [], []
@@ -151,7 +153,9 @@ def bank_arrays(*, of_types: bool = True) -> dict[str, np.ndarray]:
         of_edges.append(np.full(pairs.shape[1], at))
         weights.append(store["edge_weight"] if is_store else np.ones(pairs.shape[1]))
     labels = np.full(sum(sizes), -1)
-    labels[: sizes[0]] = made["nodes"]["customer"]["y"]
+    for kind, store in made["nodes"].items():
+        if "y" in store:
+            labels[starts[kind] : starts[kind] + len(store["y"])] = store["y"]
     arrays = {
         "edge_index": np.concatenate(ends, axis=1),
         "edge_weight": np.concatenate(weights),
@@ -166,11 +170,11 @@ def bank_arrays(*, of_types: bool = True) -> dict[str, np.ndarray]:
     return arrays
 
 
-def bank_networkx() -> Any:
-    """Return :func:`bank` as an undirected NetworkX graph whose nodes and edges say types."""
+def bank_networkx(made: dict[str, Any] | None = None) -> Any:
+    """Return :func:`bank`, or one like it, as an undirected NetworkX graph that says types."""
     import networkx as nx
 
-    made = bank()
+    made = bank() if made is None else made
     graph = nx.Graph()
     for kind, store in made["nodes"].items():
         for row in range(len(store["x"]) if "x" in store else store["num_nodes"]):

@@ -46,6 +46,8 @@ class PredictAnswer:
     Attributes:
         validation_metric: Sums of the run's metric over the labelled validation nodes, where it is
             another than accuracy; likewise ``test_metric``.
+        validation_types: Of the same nodes what each type adds up (:func:`.sums_by_type`), where
+            several have labels; likewise ``test_types``.
     """
 
     nodes: int
@@ -57,6 +59,8 @@ class PredictAnswer:
     test_correct: int
     validation_metric: SparseSums = NO_SUMS
     test_metric: SparseSums = NO_SUMS
+    validation_types: SparseSums = NO_SUMS
+    test_types: SparseSums = NO_SUMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from retexo_fl.ledger import (
     TrafficLedger,
     Volume,
 )
+from retexo_fl.relations import Relations, relations_of
 from retexo_fl.units import clients_named, format_counted
 
 #: By attempt and stage, the clients of whom it is not known what their exchange moved.
@@ -75,6 +76,11 @@ class Clients:
     def classes(self) -> int:
         """How many classes, labels or numbers there are: all hellos tell the same."""
         return next(iter(self.hellos.values())).classes
+
+    @property
+    def relations(self) -> Relations | None:
+        """Types of nodes and relations, if there are any: all hellos tell the same."""
+        return relations_of(next(iter(self.hellos.values())).relations)
 
     @property
     def most_train(self) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.client.answers import judged_nodes, sum_facts
+from retexo_fl.client.answers import judged_nodes, judged_types, sum_facts
 from retexo_fl.client.api import (
     EvaluateRequest,
     Request,
@@ -30,7 +30,7 @@ from retexo_fl.run_log.cached_rows import CachedRows
 from retexo_fl.run_log.events import TriedCandidate
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import BestWeights, Score, add_answer
-from retexo_fl.training.tally import Tally
+from retexo_fl.training.tally import Tally, tallies_by_type
 from retexo_fl.units import format_counted
 from retexo_fl.updates import UpdateCodec, UpdateKey
 from retexo_fl.updates.zeros import Groups
@@ -65,6 +65,7 @@ class StageTraining:
         summed: How many clients' updates its masked sum is of; None where sums are not masked.
         cut: How many of their values were too large for the grid, and cut.
         report_sums: Of all clients, after the test; may be empty.
+        by_type: Where several types of nodes have labels, of each how its test nodes were judged.
         own_figures: By client, its own figure of the test, where they were asked for.
         cached: What mini-batches of the attempt have read by caches, known after the test.
     """
@@ -90,6 +91,7 @@ class StageTraining:
         self.summed: int | None = state.summed
         self.cut: int | None = state.cut
         self.report_sums: np.ndarray = np.zeros(0)
+        self.by_type: tuple[Score, ...] = ()
         self.own_figures: dict[int, float] = {}
         self.cached = CachedRows()
         self._config = config
@@ -105,7 +107,10 @@ class StageTraining:
             self._held = state.weights.copy()
         self.rival = state.rival
         self._train_accuracy = state.train_accuracy
-        self._sum_facts = sum_facts(config, clients.classes, update=len(state.weights))
+        self._types = judged_types(config, clients.relations)
+        self._sum_facts = sum_facts(
+            config, clients.classes, types=self._types, update=len(state.weights)
+        )
         self._metric = objective_of(config).metric(label_facts)
         self._counts_right = config.goal.counts_right
         if not self._steps:
@@ -228,7 +233,10 @@ class StageTraining:
             ends=nodes == "test",
         )
         found = self._judged(answers, nodes)
-        self.report_sums = found.report_sums
+        of_all = objective_of(self._config).report_length(self._clients.classes)
+        self.report_sums, of_types = np.split(found.report_sums, [of_all])
+        if of_types.size:
+            self.by_type = tuple(map(self._score, tallies_by_type(of_types, self._types)))
         return self._score(found)
 
     def validate_last(self) -> Round[Score]:

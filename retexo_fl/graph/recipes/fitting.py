@@ -16,7 +16,12 @@ from retexo_fl.graph.recipes.recipe import (
     FeatureRecipe,
     NumberColumn,
 )
-from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary, TableSummary
+from retexo_fl.graph.recipes.summary import (
+    MOST_TEXTS,
+    ColumnSummary,
+    LabelSummary,
+    TableSummary,
+)
 from retexo_fl.units import counted
 
 #: Names that no class has, in languages of Europe.
@@ -66,7 +71,7 @@ def fit_by_type(
 
     Raises:
         ConfigurationError: An option names a column that no type has, or one that is not of
-            numbers, or nodes of several types have labels that are texts.
+            numbers.
     """
     options = options or FitOptions()
     there = {name for summary in summaries.values() for name in summary.columns}
@@ -76,7 +81,7 @@ def fit_by_type(
                 f"{option}: {unknown[0][:60]!r} is a column of no type; expected one of "
                 f"{', '.join(sorted(there))[:400]}"
             )
-    classes: dict[str, tuple[str, ...]] = {}
+    label = LabelSummary()
     types, told = [], []
     for kind, summary in summaries.items():
         own = replace(
@@ -85,17 +90,11 @@ def fit_by_type(
             as_is=tuple(name for name in options.as_is if name in summary.columns),
         )
         made, sentences = fit_recipe(summary, own, may_lack_columns=True)
-        if made.classes:
-            classes[kind] = made.classes
+        # Of several types the classes are those of all of them.
+        label += summary.label
         types.append((kind, made.with_classes(())))
         told += [f"{kind}: {sentence}" for sentence in sentences]
-    if len(classes) > 1:
-        raise ConfigurationError(
-            f"label-column: nodes of types {' and '.join(classes)} have labels; expected them of "
-            "one type, and unlabelled where the others are summarised"
-        )
-    names = next(iter(classes.values()), ())
-    return FeatureRecipe(classes=names, types=tuple(types)), tuple(told)
+    return FeatureRecipe(classes=label.classes, types=tuple(types)), tuple(told)
 
 
 def fit_recipe(

@@ -25,8 +25,9 @@ class Reading:
             read no features, whether or not there are any.
         types: The column, or attribute, by which nodes and edges of one source have types; empty
             where they are not read. Sources that are of types by themselves do not need it.
-        relations: Of the model, whose types and relations come in its order, and of which only one
-            type has labels; None where they are free.
+        label_types: Of a graph with types, those whose labels are read; empty for all.
+        relations: Of the model, whose types and relations come in its order, and whose types with
+            labels alone are read with them; None where they are free.
     """
 
     rules: EdgeRules = STRICT
@@ -36,6 +37,7 @@ class Reading:
     classes: tuple[str, ...] = ()
     num_features: int | None = None
     types: str = ""
+    label_types: frozenset[str] = frozenset()
     relations: Relations | None = None
 
     @property

@@ -124,6 +124,7 @@ def typed_graph(
     demand_attributes(name, {TYPE, *shared}, attributes)
     _check_names(checks, nodes, edges)
     nodes, edges = _in_order_of_model(nodes, edges, reading.relations)
+    nodes = _as_asked(checks, nodes, reading)
     features = [_features(checks, one) for one in nodes]
     counts = [_count(checks, one, of_type) for one, of_type in zip(nodes, features, strict=True)]
     labelled = _labelled(checks, nodes, reading)
@@ -159,7 +160,7 @@ def typed_graph(
     labels, split, source = None, None, "labels"
     if owners:
         source = f"labels of {' and '.join(owner.name for owner, _ in owners.values())}"
-        labels = _labels(checks, owners.values(), reading, total)
+        labels = _labels(checks, owners.values(), reading, total, num_classes)
         split = _spread_masks(checks, owners.values(), total) if reading.masks else None
     given = EdgeListGraph(
         name=name,
@@ -255,8 +256,12 @@ class TypedWhole:
     names: np.ndarray
     times: np.ndarray | None = None
 
-    def nodes(self, checks: ArrayChecks) -> list[TypedNodes]:
+    def nodes(self, checks: ArrayChecks, asked: Collection[str]) -> list[TypedNodes]:
         """Return the nodes of each type.
+
+        Args:
+            checks: Names the source in errors.
+            asked: Types whose labels and masks are read; empty for all.
 
         Raises:
             DatasetError: A mask has a node of a type without labels.
@@ -266,9 +271,9 @@ class TypedWhole:
         for kind, name in enumerate(self.types):
             rows = np.flatnonzero(self.kinds == kind)
             masks = {key: as_array(mask)[rows] for key, mask in self.masks.there().items()}
-            is_labelled = bool(self.known[rows].any())
+            is_labelled = bool(self.known[rows].any()) and (not asked or name in asked)
             for key, mask in masks.items():
-                if not is_labelled and mask.any():
+                if not is_labelled and not asked and mask.any():
                     checks.fail(key, f"has nodes of type {name}; expected nodes with labels only")
             found.append(
                 TypedNodes(
@@ -335,7 +340,7 @@ def typed_whole(
     """
     checks = ArrayChecks(source=source, error=DatasetError)
     return typed_graph(
-        given.nodes(checks),
+        given.nodes(checks, reading.label_types),
         given.relations(checks, reading),
         name=name,
         reading=reading,
@@ -459,6 +464,23 @@ def _count(checks: ArrayChecks, one: TypedNodes, features: Features | None) -> i
     if not count:
         checks.fail(f"type {one.name}", "has no nodes; expected at least one")
     return count
+
+
+def _as_asked(
+    checks: ArrayChecks, nodes: Sequence[TypedNodes], reading: Reading
+) -> Sequence[TypedNodes]:
+    """Return nodes with labels of some types alone; of all where none is asked for."""
+    asked = reading.label_types
+    if not asked:
+        return nodes
+    has = [one.name for one in nodes if one.labels is not None]
+    unknown = sorted(asked.difference(has))
+    if unknown and reading.needs_labels:
+        checks.fail(
+            "label-types",
+            f"got {unknown[0]!r}; expected of {', '.join(has) or 'none'}, with labels",
+        )
+    return [one if one.name in asked else replace(one, labels=None, masks=Masks()) for one in nodes]
 
 
 def _labelled(
@@ -588,8 +610,11 @@ def _keys(checks: ArrayChecks, one: TypedNodes, count: int) -> np.ndarray:
 _Owners = Collection[tuple[TypedNodes, slice]]
 
 
-def _labels(checks: ArrayChecks, owners: _Owners, reading: Reading, count: int) -> np.ndarray:
+def _labels(
+    checks: ArrayChecks, owners: _Owners, reading: Reading, count: int, num_classes: int | None
+) -> np.ndarray:
     """Return the [N] or [N, L] labels of all nodes, unlabelled but of some types."""
+    are_known = bool(num_classes or reading.outputs or reading.classes)
     kind = reading.labels
     given = [
         (one.name, own, as_labels(checks, f"labels of {one.name}", one.labels, kind))
@@ -600,7 +625,7 @@ def _labels(checks: ArrayChecks, owners: _Owners, reading: Reading, count: int) 
         return kind.unlabelled(count, reading.outputs or 1)
     first, _, labels = given[0]
     for name, _, others in given[1:]:
-        forms = [_form_of(one, reading) for one in (labels, others)]
+        forms = [_form_of(one, reading.labels, are_known) for one in (labels, others)]
         if forms[0] != forms[1]:
             checks.fail(
                 "labels",
@@ -619,23 +644,23 @@ def _labels(checks: ArrayChecks, owners: _Owners, reading: Reading, count: int) 
     return found
 
 
-def _form_of(labels: np.ndarray, reading: Reading) -> str:
+def _form_of(labels: np.ndarray, kind: LabelKind, are_known: bool) -> str:
     """Return what labels of two types have to share, in words."""
     if labels.ndim == 2:
         return f"{labels.shape[1]} for each node"
-    if not reading.labels.are_classes:
-        return reading.labels.what
+    if not kind.are_classes:
+        return kind.what
     if labels.dtype.kind == "U":
         return "names of classes"
-    # Numbers that do not count from 0 are names; a model knows its classes.
-    if reading.outputs or reading.classes or not len(labels) or class_names(labels.tolist()):
-        return "classes that are numbers"
+    # Numbers that do not count from 0 are names.
+    if are_known or not kind.labelled(labels).any() or class_names(labels.tolist()):
+        return "numbers of classes"
     return f"classes 0 to {labels.max()}"
 
 
 def _spread_masks(checks: ArrayChecks, owners: _Owners, count: int) -> Masks:
     """Return the masks of all nodes; either no type with labels has any, or each has some."""
-    there = [(one.name, own, one.masks.there()) for one, own in owners]
+    there = [(one.name, own, one.masks.there()) for one, own in owners if one.labels is not None]
     found: dict[str, np.ndarray] = {}
     for name in dict.fromkeys(name for *_, masks in there for name in masks):
         given = []

@@ -7,7 +7,7 @@ columns ``source_type`` and ``target_type``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.files import bare_name
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Graph
-from retexo_fl.graph.labels import LabelKind
+from retexo_fl.graph.labels import LINKS, LabelKind
 from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.recipes import FeatureRecipe, fit_by_type
 from retexo_fl.graph.recipes.recipe import named_recipe
@@ -68,8 +68,8 @@ def read_typed_tables(
     """Read a graph.
 
     Args:
-        nodes: Tables of nodes; nodes of one type have labels, and maybe a split. A type without
-            numbers in columns of features is one without any.
+        nodes: Tables of nodes; nodes of a type or more have labels, and maybe a split. A type
+            without numbers in columns of features is one without any.
         edges: Tables of edges; none where the graph is predicted.
         columns: How columns of nodes are named and used; its recipe, if it has one, has one for
             each type.
@@ -104,7 +104,9 @@ def typed_reader(
     own = tuple(name for name in attributes if name != TYPE)
     read = [
         divided(
-            _nodes(path, columns_of_type(columns, _name_of(path)), own, reading),
+            _nodes(
+                path, columns_of_type(columns, _name_of(path)), own, _labels_read(path, reading)
+            ),
             _name_of(path),
             column,
             reading.labels,
@@ -140,8 +142,20 @@ def typed_reader(
     return made
 
 
+def _labels_read(path: AnyTable, reading: Reading) -> Reading:
+    """Return how a table is read: without labels where those of its type are not."""
+    if not reading.label_types or _name_of(path) in reading.label_types:
+        return reading
+    has_types = bool(reading.types) and reading.types in open_table(path).names
+    return reading if has_types else replace(reading, labels=LINKS)
+
+
 def fit_typed_recipe(
-    nodes: Sequence[Path], columns: NodeColumns, kind: LabelKind, attributes: Sequence[str] = ()
+    nodes: Sequence[Path],
+    columns: NodeColumns,
+    kind: LabelKind,
+    attributes: Sequence[str] = (),
+    label_types: Collection[str] = (),
 ) -> tuple[FeatureRecipe, tuple[str, ...]]:
     """Make the recipe of several tables of nodes: one for each, by what stands in it.
 
@@ -150,6 +164,7 @@ def fit_typed_recipe(
         columns: How columns are named.
         kind: What labels are.
         attributes: Columns that become no features.
+        label_types: Types whose labels are read; empty for all. Those of others are no features.
 
     Returns:
         The recipe, and a sentence for each column that is left out or cut short.
@@ -161,10 +176,12 @@ def fit_typed_recipe(
     check_names("nodes", nodes)
     summaries = {}
     for path in nodes:
+        labels = [columns.names[1]] if has_labels(path, columns, kind) else []
+        is_read = not label_types or bare_name(path) in label_types
         choice = ColumnChoice(
             key=columns.key or KEY_COLUMN,
-            label=columns.names[1] if has_labels(path, columns, kind) else "",
-            drop=tuple(name for name in attributes if name != TYPE),
+            label="".join(labels if is_read else []),
+            drop=(*(name for name in attributes if name != TYPE), *([] if is_read else labels)),
             unlabelled=columns.unlabelled,
             form=columns.form,
         )

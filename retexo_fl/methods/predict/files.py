@@ -41,17 +41,19 @@ class Predictions:
         answers: [N] int64 classes, [N, L] int64 whether labels apply, or [N] numbers.
         probabilities: [N, C] float32 or float64, of classes or labels; None of numbers.
         names: Of the C classes; empty where they have none but their numbers.
+        types: [N] bytes, names of the nodes' types, where those of several are predicted.
     """
 
     keys: np.ndarray
     answers: np.ndarray
     probabilities: np.ndarray | None = None
     names: tuple[str, ...] = ()
+    types: np.ndarray | None = None
 
     @property
     def texts(self) -> dict[str, np.ndarray]:
-        """[N] keys by the name of their column."""
-        return {"key": self.keys}
+        """[N] keys, and maybe types, by the name of their column."""
+        return {"key": self.keys} | ({} if self.types is None else {"type": self.types})
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return [N] numbers by the name of their column, in order, after the keys."""
@@ -69,9 +71,9 @@ class Predictions:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything by the names that arrays have in a file."""
         if self.probabilities is None:
-            return {"key": self.keys, "value": self.answers}
+            return {**self.texts, "value": self.answers}
         name = "class" if self.answers.ndim == 1 else "labels"
-        arrays = {"key": self.keys, name: self.answers, "probability": self.probabilities}
+        arrays = {**self.texts, name: self.answers, "probability": self.probabilities}
         return {**arrays, "class_name": np.array(self.names)} if self.names else arrays
 
 

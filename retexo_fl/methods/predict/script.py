@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from flwr.serverapp import Grid
 
-from retexo_fl.client.answers import sum_facts
+from retexo_fl.client.answers import judged_types, sum_facts
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
@@ -57,7 +57,7 @@ from retexo_fl.run_log.events import (
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score, add_answer
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.tally import Tally
+from retexo_fl.training.tally import Tally, tallies_by_type
 from retexo_fl.units import clients_named, lacks_named
 from retexo_fl.updates import UpdateCodec, update_codec
 
@@ -79,6 +79,7 @@ class PredictionOutcome:
         counts_right: Whether answers are right or wrong: not so of numbers.
         metric: Name and, by use of nodes, value of the run's metric, where it is another than
             accuracy: None where there are no such nodes, or they leave it undefined.
+        types: Where several types have labels, by name the same of each by use of nodes.
     """
 
     job: str
@@ -87,6 +88,7 @@ class PredictionOutcome:
     ledger: TrafficLedger
     counts_right: bool = True
     metric: Mapping[str, Any] | None = None
+    types: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Return the outcome as JSON."""
@@ -100,6 +102,7 @@ class PredictionOutcome:
                 for use in ("train", "validation", "test")
             },
             **({} if self.metric is None else {"metric": dict(self.metric)}),
+            **({"types": dict(self.types)} if self.types else {}),
             "missing_rows": self.missing,
             "bytes": self.ledger.totals(),
         }
@@ -146,7 +149,11 @@ class _Prediction(Training):
         answers = yield Ask(
             requests=dict.fromkeys(clients.hellos, request),
             sums=replace(
-                sum_facts(self.config, clients.classes),
+                sum_facts(
+                    self.config,
+                    clients.classes,
+                    types=judged_types(self.config, loop.model.shape.relations),
+                ),
                 predicts_some=loop.model.shape.relations is not None,
             ),
             stage=request.ticket.stage,
@@ -229,6 +236,7 @@ class PredictionLoop(Follower):
             ledger=self._job.ledger,
             counts_right=self.config.goal.counts_right,
             metric=self._metric(answers),
+            types=self._of_types(answers),
         )
 
     def _shape_of(self, federation: Federation, config: RunConfig) -> ModelShape:
@@ -272,6 +280,28 @@ class PredictionLoop(Follower):
                 sums = getattr(answer, f"{use}_metric").array()
                 total = add_answer(total, Tally(count=getattr(answer, use), metric_sums=sums))
             found[use] = Score.of(total, metric).metric
+        return found
+
+    def _of_types(self, answers: Mapping[Who, PredictAnswer]) -> dict[str, Any]:
+        """Return of each type with labels how its nodes were judged, where there are several."""
+        relations = self.model.shape.relations
+        if relations is None or not (types := judged_types(self.config, relations)):
+            return {}
+        metric = objective_of(self.config).metric(self.model.label_facts)
+        found: dict[str, Any] = {relations.types[kind]: {} for kind in relations.with_labels}
+        for use in ("validation", "test"):
+            totals = [Tally()] * types
+            for answer in answers.values():
+                sums = getattr(answer, f"{use}_types").array()
+                if sums.size:
+                    each = tallies_by_type(sums, types)
+                    totals = [add_answer(*pair) for pair in zip(totals, each, strict=True)]
+            for facts, total in zip(found.values(), totals, strict=True):
+                right = total.correct if self.config.goal.counts_right else None
+                facts[use] = {"nodes": total.count, "right": right}
+                if metric is not None:
+                    value = Score.of(total, metric).metric if total.count else None
+                    facts[use]["metric"] = value
         return found
 
     def _note_answer(self, stage: int, purpose: str) -> None:

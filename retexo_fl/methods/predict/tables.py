@@ -16,6 +16,7 @@ from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.metrics import metric_sums
 from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.tally import sums_by_type
 
 #: Links that are written down of each node.
 MOST_SUGGESTED: Final = 10
@@ -24,11 +25,12 @@ MOST_SUGGESTED: Final = 10
 def predict_nodes(
     partition: GraphPartition, outputs: torch.Tensor, label_facts: tuple[float, ...]
 ) -> Predictions:
-    """Return what a model says of every inner node; with types of those of the type with labels.
+    """Return what a model says of every inner node; with types of those of a type with labels.
 
-    Their keys are then those of their table. A class is that of the largest logit, as in the
-    training's test: where two probabilities are rounded to the same value, the first of them need
-    not be it. A label is predicted where its logit is above 0.
+    Their keys are then those of their table, with their type beside where several have labels. A
+    class is that of the largest logit, as in the training's test: where two probabilities are
+    rounded to the same value, the first of them need not be it. A label is predicted where its
+    logit is above 0.
 
     Args:
         partition: The client's part, N inner nodes.
@@ -45,9 +47,12 @@ def predict_nodes(
             f"client {partition.client}: the logits of row {int(broken[0])} are not finite; "
             "check its features"
         )
-    keys, relations = np.asarray(partition.node_keys), partition.relations
+    keys, relations, types = np.asarray(partition.node_keys), partition.relations, None
     if relations is not None:
-        rows = np.flatnonzero(np.isin(relations.kinds(keys), relations.with_labels))
+        kinds = relations.kinds(keys)
+        rows = np.flatnonzero(np.isin(kinds, relations.with_labels))
+        if len(relations.with_labels) > 1:
+            types = np.array([name.encode() for name in relations.types])[kinds[rows]]
         keys = keys_in_tables(relations, keys[rows])
         outputs = outputs[torch.from_numpy(rows)]
     match partition.task:
@@ -57,7 +62,7 @@ def predict_nodes(
             mean, scale = label_facts
             # Far from zero float32 would round them to more than their errors.
             numbers = mean + scale * outputs[:, 0].double()
-            return Predictions(keys=keys, answers=numbers.numpy())
+            return Predictions(keys=keys, answers=numbers.numpy(), types=types)
         case "multi-label":
             answers, probabilities = (outputs > 0).to(torch.int64), torch.sigmoid(outputs)
         case _:
@@ -67,6 +72,7 @@ def predict_nodes(
         answers=answers.numpy(),
         probabilities=probabilities.numpy(),
         names=partition.class_names,
+        types=types,
     )
 
 
@@ -116,6 +122,13 @@ def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor, recipe: Recipe) ->
         answers, labels = recipe.in_units(outputs[rows]), label_tensor(nodes.labels[rows])
         return SparseSums.of(metric_sums(recipe.metric, answers, labels))
 
+    def by_type(rows: np.ndarray) -> SparseSums:
+        if not len(rows):
+            return SparseSums()
+        labels = label_tensor(nodes.labels[rows])
+        answers = recipe.in_units(outputs[rows])
+        return SparseSums.of(sums_by_type(answers, labels, recipe, nodes.types_of(rows)))
+
     return PredictAnswer(
         nodes=len(outputs),
         train=len(nodes.train),
@@ -126,4 +139,6 @@ def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor, recipe: Recipe) ->
         test_correct=right(nodes.test),
         validation_metric=added_up(nodes.validation),
         test_metric=added_up(nodes.test),
+        validation_types=by_type(nodes.validation),
+        test_types=by_type(nodes.test),
     )

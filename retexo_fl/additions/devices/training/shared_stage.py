@@ -19,6 +19,7 @@ _EDGES = ("indptr", "indices", "neighbours", "degrees", "own_hashes", "slot_hash
 #: Those that may be absent.
 _OF_EDGES = ("edge_scales", "edge_weights", "edge_attributes", "slot_factors", "own_kinds")
 _USES = ("train", "validation", "test")
+_OF_NODES = (*_USES, "labels", "by_type")
 
 
 def shared_arrays(inputs: StageInput, prepared: object, nodes: NodeSets) -> dict[str, np.ndarray]:
@@ -27,10 +28,11 @@ def shared_arrays(inputs: StageInput, prepared: object, nodes: NodeSets) -> dict
     Args:
         inputs: Of the stage.
         prepared: What its layer made of them. Where messages are passed once, that is enough, and
-            only of labelled nodes; other layers prepare again where they compute.
+            only of labelled nodes; other layers prepare again where they compute, as do those in
+            which nodes of several types have labels.
         nodes: By use.
     """
-    if not isinstance(prepared, AggregatedInput):
+    if not isinstance(prepared, AggregatedInput) or nodes.by_type is not None:
         arrays = {name: np.asarray(getattr(inputs, name)) for name in _EDGES}
         there = {name: getattr(inputs, name) for name in _OF_EDGES}
         arrays |= {name: array for name, array in there.items() if array is not None}
@@ -66,11 +68,13 @@ def prepared_of(layer: GraphLayer, arrays: Mapping[str, np.ndarray], dtype: torc
 
 def nodes_of(arrays: Mapping[str, np.ndarray]) -> NodeSets:
     """Return the labelled nodes, from :func:`shared_arrays`."""
-    return NodeSets(labels=arrays["labels"], **{use: arrays[use] for use in _USES})
+    there = {name: arrays[name] for name in _OF_NODES if name in arrays}
+    return NodeSets(**there)
 
 
 def _node_arrays(nodes: NodeSets) -> dict[str, np.ndarray]:
-    return {name: np.asarray(getattr(nodes, name)) for name in (*_USES, "labels")}
+    named = {name: getattr(nodes, name) for name in _OF_NODES}
+    return {name: np.asarray(array) for name, array in named.items() if array is not None}
 
 
 def _row_arrays(name: str, rows: Rows) -> dict[str, np.ndarray]:

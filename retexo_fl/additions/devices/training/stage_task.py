@@ -10,7 +10,7 @@ Symbols: U units, P parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, Literal
 
@@ -82,7 +82,7 @@ def unit_nodes(nodes: NodeSets, cut: Cut = "pieces") -> list[NodeSets]:
             )
         units = zip_longest(train, validation, [], fillvalue=none)
     return [
-        NodeSets(train=train, validation=validation, test=test, labels=nodes.labels)
+        replace(nodes, train=train, validation=validation, test=test)
         for train, validation, test in units
     ]
 

@@ -146,7 +146,10 @@ def _odd_features(made: dict[str, Any]) -> None:
     ("change", "told"),
     [
         (_without_labels, "labels: no type has them; expected one type with labels"),
-        (_other_classes, "those of customer are classes 0 to 2, of device classes 0 to 0; expected"),
+        (
+            _other_classes,
+            "those of customer are classes 0 to 2, of device classes 0 to 0; expected",
+        ),
         (_masks_of_one, "train_mask: type customer has none; expected it of each type with lab"),
         (_no_nodes, "type shop: has no features; expected them, or num_nodes"),
         (_unknown_type, "relation customer visits branch: there is no type branch; expected one "),
