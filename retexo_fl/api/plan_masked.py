@@ -75,7 +75,7 @@ def masked_size(
         classes=lengths.classes,
         label_numbers=lengths.label_words or lengths.label_sums,
         metric=Beside.of(lengths.metric or 0, counts=lengths.metric_counts),
-        report=Beside.of(lengths.report, counts=lengths.report_counts),
+        report=Beside.of(lengths.report or 0, counts=lengths.report_counts),
         cached=NUM_CACHED if lengths.counts_cached else 0,
         moved=tuple(map(moved_length, [CollectRequest, *in_rounds])),
     )

@@ -278,7 +278,7 @@ def reading_of(config: RunConfig) -> Reading:
         num_features=0 if config.features == NO_FEATURES else None,
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
         types=types_column(config),
-        label_types=words_of(config.label_types),
+        label_types=config.asked_types,
     )
 
 
@@ -503,7 +503,7 @@ def _columns_of_several(
     )
     if config.features == AUTO_FEATURES:
         recipe, told = fit_typed_recipe(
-            nodes, columns, label_kind(config), attributes, words_of(config.label_types)
+            nodes, columns, label_kind(config), attributes, config.asked_types
         )
         for sentence in told:
             logger.warning("features: %s", sentence)

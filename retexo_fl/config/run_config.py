@@ -817,6 +817,11 @@ class RunConfig:
         return tuple(misfits_of_ridge(config_values(self)))
 
     @property
+    def asked_types(self) -> frozenset[str]:
+        """Types of nodes whose labels are learned, by name; none for all that have labels."""
+        return frozenset(filter(None, map(str.strip, self.label_types.split(","))))
+
+    @property
     def has_candidates(self) -> bool:
         """Whether a stage may be trained several times, of which validation nodes choose.
 

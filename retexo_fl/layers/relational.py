@@ -246,7 +246,7 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
             return
         width = self.shape.inputs
         for kind in self._with_loss:
-            weight = getattr(self, self.named("weight", kind), ())
+            weight = getattr(self, self.named("weight", kind), self.weight[:0])
             for start in range(0, len(weight), width):
                 yield weight[start + first : start + width]
 

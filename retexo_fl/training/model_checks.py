@@ -7,7 +7,6 @@ from typing import Final
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph.sources.tables.nodes import words_of
 from retexo_fl.layers.base import GraphLayer, LayerShape
 from retexo_fl.layers.named import layer_class
 from retexo_fl.relations import Relations
@@ -42,7 +41,7 @@ def relations_read(
             f"{expected}"
         )
     labelled = frozenset() if relations is None else relations.labelled_types
-    if config.label_types and words_of(config.label_types) != labelled:
+    if config.label_types and config.asked_types != labelled:
         raise ConfigurationError(
             f"label-types: got {config.label_types[:60]!r}, but the parts have labels of "
             f"{' and '.join(sorted(labelled)) or 'no type'}; expected these, or no such key"

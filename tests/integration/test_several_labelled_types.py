@@ -156,6 +156,11 @@ def test_predictions_say_types_and_do_not_depend_on_the_partition(
     )
 
 
+def write_npz(path: Path, made: dict[str, Any]) -> None:
+    arrays: dict[str, Any] = dict(bank_arrays(made))
+    np.savez(path, **arrays)
+
+
 def test_every_form_of_the_graph_trains_one_model(tmp_path: Path, retexo: CommandLine) -> None:
     keys = ("--model", "rel-sage", "--split", JUDGED["split"], "--rounds", "2", "--clients", "3")
     tables = write_bank(tmp_path, judged_bank())
@@ -163,7 +168,7 @@ def test_every_form_of_the_graph_trains_one_model(tmp_path: Path, retexo: Comman
     told = retexo.done("run", "--dataset", JUDGED["dataset"], *keys, "--out", tmp_path / "mapping")
     assert "of customer" in told
     assert "of device" in told
-    np.savez(tmp_path / "bank.npz", **bank_arrays(judged_bank()))
+    write_npz(tmp_path / "bank.npz", judged_bank())
     retexo.done("run", "--dataset", tmp_path / "bank.npz", *keys, "--out", tmp_path / "npz")
     more = {"model": "rel-sage", "split": JUDGED["split"], "rounds": 2, "clients": 3}
     retexo_fl.run(graph=bank_networkx(judged_bank()), out=tmp_path / "networkx", **more)
@@ -184,7 +189,7 @@ def test_labels_of_some_types_are_learned_alone(tmp_path: Path, retexo: CommandL
     retexo.done("run", "--dataset", BANK["dataset"], *keys, "--out", tmp_path / "one")
     assert model_bytes(tmp_path / "mapping") == model_bytes(tmp_path / "one")
     for name, made, more in (("all", judged_bank(), alone), ("bare", bank(), ())):
-        np.savez(tmp_path / "bank.npz", **bank_arrays(made))
+        write_npz(tmp_path / "bank.npz", made)
         data = ("--dataset", tmp_path / "bank.npz", *more)
         retexo.done("run", *data, *keys, "--out", tmp_path / name)
     assert model_bytes(tmp_path / "all") == model_bytes(tmp_path / "bare")
@@ -204,11 +209,11 @@ def test_named_classes_are_those_of_all_types(tmp_path: Path, retexo: CommandLin
     run = retexo_fl.run(graph=made, out=tmp_path / "mapping", clients=2, **more)
     assert np.array(run.result.confusion).shape == (4, 4)
     tables = write_bank(tmp_path, judged_bank())
-    for kind, names in (("customer", "abc"), ("device", "dbc")):
+    for kind, letters in (("customer", "abc"), ("device", "dbc")):
         path = tmp_path / f"{kind}.csv"
         head, *rows = [line.split(",") for line in path.read_text().splitlines()]
         for row in rows:
-            row[1] = row[1] and names[int(row[1])]
+            row[1] = row[1] and letters[int(row[1])]
         path.write_text("\n".join(",".join(row) for row in (head, *rows)))
     keys = ("--features", "auto", "--model", "rel-sage", "--split", JUDGED["split"])
     retexo.done("run", *tables, *keys, "--rounds", "2", "--out", tmp_path / "tables")
@@ -283,12 +288,12 @@ def _words(made: dict[str, Any]) -> None:
 def test_what_does_not_fit_is_refused_in_one_line(
     tmp_path: Path, change: Any, keys: dict[str, Any], told: str
 ) -> None:
-    made = judged_bank()
+    graph: dict[str, Any] | None = judged_bank()
     if change is not None:
-        change(made)
+        change(graph)
     if "partitions" in keys:
         cut(tmp_path / "cut", clients=2, **KEYS)
-        keys, made = {**keys, "partitions": str(tmp_path / "cut")}, None
+        keys, graph = {**keys, "partitions": str(tmp_path / "cut")}, None
     with pytest.raises(InputError, match=re.escape(told)):
-        retexo_fl.run(graph=made, out=tmp_path / "run", model="rel-sage", quiet=True, **keys)
+        retexo_fl.run(graph=graph, out=tmp_path / "run", model="rel-sage", quiet=True, **keys)
     assert not (tmp_path / "run").exists()

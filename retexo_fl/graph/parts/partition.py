@@ -322,8 +322,8 @@ def _check_types(partition: GraphPartition, relations: Relations, checks: ArrayC
     labelled = partition.label_kind.labelled(partition.labels)
     labelled &= ~np.isin(own, relations.with_loss(None))
     if labelled.any():
-        kinds = " and ".join(relations.types[kind] for kind in relations.with_labels) or "none"
-        checks.fail("labels", f"row {np.argmax(labelled)} has one; expected them of type {kinds}")
+        names = " and ".join(relations.types[kind] for kind in relations.with_labels) or "none"
+        checks.fail("labels", f"row {np.argmax(labelled)} has one; expected them of type {names}")
     weights = partition.edge_values.weights
     if weights is None:
         checks.fail("edge_weights", "missing; expected a weight for each channel of the relations")
