@@ -708,6 +708,8 @@ def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
         has, more = "labels", " (algorithm standard trains them)"
         if shape.link_head:
             has, more = "edges that are learned", ""
+        elif len(typed.with_loss) > 1:
+            more = " (algorithm standard trains them; unlabelled-types is for labels of one type)"
         elif takes_fixed_rows(config) and not typed.taught:
             more = " (unlabelled-types trained, or algorithm standard, trains them)"
         logger.warning(
