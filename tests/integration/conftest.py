@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl.api import sweeps
 from retexo_fl.federation import checkpoints
 from tests.support.cli import CommandLine
 from tests.support.forked_workers import forked_workers  # noqa: F401 - a fixture
+from tests.support.nursery import ForkedRuns
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +24,9 @@ def retexo(
     """Run commands in a folder of the test's own; modules that need files there extend it."""
     monkeypatch.chdir(tmp_path)
     return CommandLine(capfd)
+
+
+@pytest.fixture
+def forked_runs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Fork the runs of a sweep, so that none has to import all; test_sweep.py has real ones."""
+    monkeypatch.setattr(sweeps, "subprocess", ForkedRuns(tmp_path_factory.mktemp("runs")))

@@ -26,6 +26,7 @@ def retexo(retexo: CommandLine) -> CommandLine:
     return retexo
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_each_month_is_a_run_with_its_edges_and_a_prediction_with_those_of_the_next(
     retexo: CommandLine,
 ) -> None:
@@ -62,6 +63,7 @@ def test_each_month_is_a_run_with_its_edges_and_a_prediction_with_those_of_the_n
     assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_by_time_nodes_of_the_past_train_and_those_of_the_next_period_test(
     retexo: CommandLine, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def test_nothing_needs_ipython() -> None:
     assert not [path for path in source.rglob("*.py") if "IPython" in path.read_text()]
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_sweeps_and_predictions(run: retexo_fl.Run, tmp_path: Path) -> None:
     rows = retexo_fl.sweep(
         clients=2, hidden=4, rounds=1, algorithm=["lazy", "central"], out=tmp_path / "s", quiet=True

@@ -21,11 +21,9 @@ import pytest
 import torch
 
 import retexo_fl
-from retexo_fl.api import sweeps
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.layers.sage import SageLayer
 from tests.support.cli import PROGRAM, CommandLine, environment
-from tests.support.nursery import ForkedRuns
 from tests.support.runs import model_bytes, result_of
 
 KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2}
@@ -37,18 +35,12 @@ def retexo(capfd: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(capfd)
 
 
-@pytest.fixture
-def _forked(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Fork runs, so that each of many need not import all; other tests start the program."""
-    monkeypatch.setattr(sweeps, "subprocess", ForkedRuns(tmp_path_factory.mktemp("runs")))
-
-
 def table_of(out: Path) -> list[dict[str, str]]:
     with (out / "sweep.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.usefixtures("_forked")
+@pytest.mark.usefixtures("forked_runs")
 def test_a_run_that_fails_does_not_end_the_others(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,7 +205,7 @@ def as_data(*, moved: int) -> Any:
     )
 
 
-@pytest.mark.usefixtures("_forked")
+@pytest.mark.usefixtures("forked_runs")
 def test_a_graph_that_is_handed_over_trains_as_in_a_run(tmp_path: Path) -> None:
     # In other forms it is cut into the same parts (test_whole_graphs.py), which processes read.
     graph = as_frames()
@@ -254,7 +246,7 @@ def test_another_graph_has_other_runs_in_the_same_sweep(tmp_path: Path) -> None:
     assert retexo_fl.Run.open(again[0][0]).result.attempts == 2
 
 
-@pytest.mark.usefixtures("_forked")
+@pytest.mark.usefixtures("forked_runs")
 def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
     graph = {"graph": as_data(moved=0)}
     for _ in range(2):
@@ -291,7 +283,7 @@ def several_splits(num_splits: int, num_nodes: int = 60) -> dict[str, Any]:
     }
 
 
-@pytest.mark.usefixtures("_forked")
+@pytest.mark.usefixtures("forked_runs")
 def test_each_published_split_is_a_run(tmp_path: Path, retexo: CommandLine) -> None:
     np.savez(tmp_path / "ring.npz", **several_splits(3))
     chosen = ["--dataset", "ring", "--data-dir", str(tmp_path), "--split", "published:all"]

@@ -351,6 +351,7 @@ def test_types_of_both_ends_are_refused_together(retexo: CommandLine) -> None:
     assert not Path("run").exists()
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_months_of_typed_tables_are_runs_with_their_edges(
     retexo: CommandLine, caplog: pytest.LogCaptureFixture
 ) -> None:
