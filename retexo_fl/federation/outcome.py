@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 
 import numpy as np
@@ -314,8 +315,12 @@ def _plan(outcome: TrainingOutcome, job: JobState) -> Plan:
 def _versions() -> dict[str, str]:
     return {
         "retexo-fl": __version__,
-        "torch": version("torch"),
-        "flwr": version("flwr"),
+        "torch": _version_of("torch"),
+        "flwr": _version_of("flwr"),
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
+
+
+# A package's own file of facts has hundreds of lines, which are all read for this one.
+_version_of = cache(version)

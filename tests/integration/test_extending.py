@@ -107,6 +107,7 @@ def test_command_uses_the_extension(
     assert outcome(folder / "run") != outcome(folder / "default")
 
 
+@pytest.mark.system
 def test_extensions_pass_the_contract_tests_of_their_kinds(tmp_path: Path) -> None:
     files = [path for section in SECTIONS for path in write_files(section, tmp_path)]
     tests = [path for path in files if path.name.startswith("test_")]
@@ -131,9 +132,11 @@ def test_agents_train_over_the_transport_of_the_document(tmp_path: Path) -> None
     named = {"transports": tomllib.loads(settings)["transports"]}
     keys = {"clients": 2, "rounds": 2, "hidden": 8}
     sockets = [f"x-unix:{tmp_path / f'{client}.sock'}" for client in range(2)]
-    extra = {"PYTHONPATH": str(tmp_path)}
     parts = make_parts(make_config(keys))
-    with agents(tmp_path, parts, addresses=sockets, settings=named, extra=extra) as made:
+    with agents(tmp_path, parts, addresses=sockets, settings=named, start=False) as made:
+        for agent in made:
+            agent.before = ("hindrances:find_modules_in", str(tmp_path))
+            agent.start()
         run = train_with(made, configured(tmp_path / "agents", **keys))
         (peer,) = made[0].status()["peers"]
     assert set(peer["channels"]) == {"x-unix"}

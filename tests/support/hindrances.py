@@ -1,10 +1,11 @@
-"""What a command calls first in its own process (``nursery.py``), to be hindered later."""
+"""What a command calls first in its own process (``nursery.py``): what hinders it, or helps it."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import sys
 from pathlib import Path
 
 
@@ -25,3 +26,8 @@ def kill_before_rename(count: int) -> None:
         return replace(self, target)
 
     Path.replace = counted  # type: ignore[method-assign,assignment]
+
+
+def find_modules_in(folder: str) -> None:
+    """Have modules of a folder imported by name, as by PYTHONPATH."""
+    sys.path.insert(0, folder)
