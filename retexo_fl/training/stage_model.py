@@ -542,6 +542,12 @@ class FlatParameters:
 
 def num_weights(shape: ModelShape, stage: int) -> int:
     """Return P of a stage."""
+    return _num_weights(layer_class(shape.model), shape, stage)
+
+
+@lru_cache
+def _num_weights(layer: type[GraphLayer], shape: ModelShape, stage: int) -> int:
+    del layer  # Another one may come under a name.
     return FlatParameters(StageModel(shape, stage)).size
 
 
