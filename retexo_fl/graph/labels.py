@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -339,6 +340,22 @@ def class_names(numbers: Iterable[int]) -> tuple[str, ...]:
     if len(there) < 2 or there[-1] == len(there) - 1:
         return ()
     return tuple(map(str, there))
+
+
+def disjoint_classes(by_type: Mapping[str, Sequence[str]]) -> str:
+    """Return which two types of nodes have no class in common, a clause; empty where all have.
+
+    One model tells the classes of all nodes apart, so that types have to mean the same by them.
+
+    Args:
+        by_type: Names, or numbers as text, of the classes of a type; of none, none.
+    """
+    there = {kind: classes for kind, classes in by_type.items() if len(classes)}
+    for (one, mine), (other, theirs) in combinations(there.items(), 2):
+        if not {*mine}.intersection(theirs):
+            told = (f"{kind} {', '.join(c[:5])[:60]}" for kind, c in ((one, mine), (other, theirs)))
+            return f"types {one} and {other} have no class in common: {', '.join(told)}"
+    return ""
 
 
 def counted_from_zero(

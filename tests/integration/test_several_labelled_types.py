@@ -261,6 +261,12 @@ def _flags(made: dict[str, Any]) -> None:
     made["nodes"]["device"]["y"] = np.zeros((DEVICES, 2), int)
 
 
+def _other_names(made: dict[str, Any]) -> None:
+    labels = made["nodes"]["customer"]["y"]
+    made["nodes"]["customer"]["y"] = np.array([("a", "b", "c", "")[y] for y in labels])
+    _words(made)
+
+
 def _words(made: dict[str, Any]) -> None:
     made["nodes"]["device"]["y"] = np.array(["x"] * DEVICES)
 
@@ -271,6 +277,12 @@ def _words(made: dict[str, Any]) -> None:
         (_labels_of_shops, {}, "those of customer are classes 0 to 2, of shop classes 0 to 1; exp"),
         (_flags, {}, "labels of device: got shape"),
         (_words, {}, "of customer are classes 0 to 2, of device names of classes; expected"),
+        (
+            _other_names,
+            {},
+            "labels: types customer and device have no class in common: customer a, b, c, device "
+            "x; expected classes that both have, or label-types with one of them",
+        ),
         (None, {"label_types": "shop"}, "label-types: got 'shop'; expected of customer, device"),
         (None, {"label_types": "x"}, "label-types: got 'x'; expected of customer, device"),
         (

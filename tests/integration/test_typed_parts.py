@@ -337,6 +337,17 @@ def test_owners_share_a_recipe_for_each_type(retexo: CommandLine) -> None:
     log = ("--log", "age,weight", "--out", "no.toml")
     told = retexo.refused("features", "fit", *every, "--by-type", *log)
     assert told.startswith("log: 'weight' is a column of no type; expected one of age, branch, ")
+    Path("of-0/devices.json").unlink()
+    again = ("--label-column", "system", "--out", "of-0/devices.json")
+    retexo.done("features", "summarise", "of-0/devices.csv", *again)
+    told = retexo.refused(
+        *("features", "fit", "of-0/accounts.json", "of-0/devices.json"),
+        *("--by-type", "--min-count", "1", "--out", "no.toml"),
+    )
+    assert told.startswith(
+        "label-column: types accounts and devices have no class in common: accounts no, yes, "
+        "devices android, ios; expected classes that both have"
+    )
     tables = tables_of(0)
     bare = (*tables, "--peers", "cut/peers.toml", "--name", "client-0", "--out", "new")
     told = retexo.refused("partition", "local", *bare)

@@ -14,7 +14,7 @@ from tests.support.hosts import Hosts
 from tests.support.limits import PERMISSIVE
 from tests.support.places import host_names
 from tests.support.runs import model_bytes, result_of
-from tests.support.typed_graphs import BANK, export_typed_part
+from tests.support.typed_graphs import JUDGED, export_typed_part
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
@@ -27,7 +27,7 @@ OPTIONS = (
 
 def test_a_deployment_of_own_typed_parts_trains_what_one_process_trains(tmp_path: Path) -> None:
     retexo = program("retexo")
-    whole = ("--dataset", BANK["dataset"], "--split", BANK["split"], "--clients", str(CLIENTS))
+    whole = ("--dataset", JUDGED["dataset"], "--split", JUDGED["split"], "--clients", str(CLIENTS))
     run_command([retexo, "partition", "make", *whole, "--out", str(tmp_path / "cut")], cwd=ROOT)
     peers = tmp_path / "cut" / "peers.toml"
     names = read_peers(peers).clients
@@ -51,3 +51,5 @@ def test_a_deployment_of_own_typed_parts_trains_what_one_process_trains(tmp_path
     deployed, inline = result_of(tmp_path / "deployed"), result_of(tmp_path / "inline")
     assert deployed["engine"] == "deployment"
     assert deployed["test_accuracy"] == inline["test_accuracy"]
+    assert deployed["types"] == inline["types"]
+    assert len([one for one in inline["types"] if one.get("test")]) == 2

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.labels import disjoint_classes
 from retexo_fl.graph.recipes.recipe import (
     SINCE,
     CategoryColumn,
@@ -71,7 +72,7 @@ def fit_by_type(
 
     Raises:
         ConfigurationError: An option names a column that no type has, or one that is not of
-            numbers.
+            numbers, or two types have classes of which none is of both.
     """
     options = options or FitOptions()
     there = {name for summary in summaries.values() for name in summary.columns}
@@ -82,6 +83,7 @@ def fit_by_type(
                 f"{', '.join(sorted(there))[:400]}"
             )
     label = LabelSummary()
+    classes: dict[str, tuple[str, ...]] = {}
     types, told = [], []
     for kind, summary in summaries.items():
         own = replace(
@@ -92,8 +94,15 @@ def fit_by_type(
         made, sentences = fit_recipe(summary, own, may_lack_columns=True)
         # Of several types the classes are those of all of them.
         label += summary.label
+        if made.classes:
+            classes[kind] = made.classes
         types.append((kind, made.with_classes(())))
         told += [f"{kind}: {sentence}" for sentence in sentences]
+    if different := disjoint_classes(classes):
+        raise ConfigurationError(
+            f"label-column: {different}; expected classes that both have, or nodes of one type "
+            "summarised with labels"
+        )
     return FeatureRecipe(classes=label.classes, types=tuple(types)), tuple(told)
 
 

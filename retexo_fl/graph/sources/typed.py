@@ -20,7 +20,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.keys import decimal_keys
-from retexo_fl.graph.labels import LabelKind, class_names
+from retexo_fl.graph.labels import LabelKind, class_names, disjoint_classes
 from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.recipes import FeatureRecipe
@@ -632,6 +632,13 @@ def _labels(
                 f"those of {first} are {forms[0]}, of {name} {forms[1]}; expected the same, names "
                 f"of classes in all types, or label-types with {first} or {name} alone",
             )
+    if kind.are_classes and not (reading.outputs or reading.classes):
+        classes = {name: _classes_in(one, kind) for name, _, one in given}
+        if different := disjoint_classes(classes):
+            checks.fail(
+                "labels",
+                f"{different}; expected classes that both have, or label-types with one of them",
+            )
     if labels.dtype.kind == "U":
         widest = np.result_type(*(one.dtype for *_, one in given))
         found: np.ndarray = np.full(count, "", dtype=widest)
@@ -642,6 +649,12 @@ def _labels(
     for _, own, one in given:
         found[own] = one
     return found
+
+
+def _classes_in(labels: np.ndarray, kind: LabelKind) -> list[str]:
+    """Return the classes of a type's labels, names or numbers."""
+    known = labels != "" if labels.dtype.kind == "U" else kind.labelled(labels)
+    return [str(label) for label in np.unique(labels[known]).tolist()]
 
 
 def _form_of(labels: np.ndarray, kind: LabelKind, are_known: bool) -> str:

@@ -601,3 +601,88 @@ def test_rows_of_a_type_that_was_taught_stand_beside_those_as_drawn(part: GraphP
         assert layer.start_as(head, bias)
     # What was taught was taught by the head; what was drawn was not.
     assert float(layer.weight[:, 0].detach().sum()) == pytest.approx(WIDTH // 2)
+
+
+@pytest.fixture(scope="module")
+def judged(part: GraphPartition) -> Relations:
+    """Return relations of which customers and devices have labels."""
+    assert part.relations is not None
+    return replace(part.relations, with_labels=(0, 1))
+
+
+@pytest.mark.parametrize(("kind", "bases"), [(RelSageLayer, 0), (RelGcnLayer, 0), (RelGcnLayer, 2)])
+def test_all_types_with_labels_start_as_the_head(
+    part: GraphPartition, judged: Relations, kind: type[RelSageLayer], bases: int
+) -> None:
+    layer = layer_of(judged, kind, bases=bases, trains_all=False).double()
+    rng = np.random.default_rng(9)
+    weight, bias = (torch.from_numpy(rng.normal(size=size)) for size in ((WIDTH, OUTPUTS), OUTPUTS))
+    assert layer.start_as(weight, bias)
+    inputs = inputs_of(part, typed_rows(part, False))
+    found = made_by(layer, inputs, again=None).detach().numpy()
+    for place in judged.with_labels:
+        rows = layer.prepare(inputs).parts[place]
+        blocks = rows.view(len(rows), -1, WIDTH)
+        means = blocks.mean(dim=1)
+        if kind is RelGcnLayer:
+            # An own row counts in each type as in the first, which has three relations.
+            means = blocks[:, 0] / 4 + 3 / 4 * blocks[:, 1:].mean(dim=1)
+        expected = means @ weight + bias
+        np.testing.assert_allclose(found[inputs.own_kinds == place], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bases"), [(RelSageLayer, 0), (RelGcnLayer, 0), (RelGcnLayer, 2), (RelGatLayer, 0)]
+)
+def test_own_rows_and_last_columns_are_told_apart_in_all_types_with_labels(
+    part: GraphPartition, judged: Relations, kind: type[GraphLayer], bases: int
+) -> None:
+    layer = layer_of(judged, kind, bases=bases, trains_all=False).double()
+    rows = typed_rows(part, False)
+    kinds = judged.kinds(part.node_keys)
+    with torch.no_grad():
+        for weight, value in layer.own_weights():
+            weight.fill_(value)
+        if kind is RelGatLayer:
+            # Attention looks at own rows, too.
+            for item in layer.parameters():
+                if item.shape == (WIDTH, 1):
+                    item.zero_()
+    for node in (np.flatnonzero(kinds == 0)[0], np.flatnonzero(kinds == 1)[0]):
+        other = rows.copy()
+        other[node] += 1
+        before, after = (made_by(layer, inputs_of(part, one), again=None) for one in (rows, other))
+        torch.testing.assert_close(before[node], after[node], atol=1e-12, rtol=0)
+    if kind is RelGatLayer:
+        return
+    with torch.no_grad():
+        for some in layer.weights_beyond(4):
+            some.zero_()
+    other = rows.copy()
+    other[:, 4:] += 1
+    before, after = (made_by(layer, inputs_of(part, one), again=None) for one in (rows, other))
+    has_label = np.isin(kinds, judged.with_labels)
+    torch.testing.assert_close(before[has_label], after[has_label], atol=1e-12, rtol=0)
+
+
+def test_a_basis_of_two_types_is_of_the_rows_of_both(
+    part: GraphPartition, judged: Relations
+) -> None:
+    rows, rng = dense_features(part), np.random.default_rng(4)
+    inputs, kinds = inputs_of(part, rows), judged.kinds(part.node_keys)
+    both = sums_of_labelled(inputs, judged)
+    each = [sums_of_labelled(inputs, replace(judged, with_labels=(one,))) for one in (0, 1)]
+    assert isinstance(both, torch.Tensor)
+    for place, alone in enumerate(each):
+        assert isinstance(alone, torch.Tensor)
+        torch.testing.assert_close(both[kinds == place], alone[kinds == place])
+    assert not both[kinds == 2].any()
+    mean, directions = rng.normal(size=(rows.shape[1],)), rng.normal(size=(rows.shape[1], 3))
+    found = with_coordinates(Basis(mean=mean, directions=directions), inputs, judged)
+    assert isinstance(found.own, torch.Tensor)
+    # To a row of either type, customers' rows are added 3 times in two, others' 2 times.
+    for place, times in ((0, 1.5), (1, 1), (2, 1)):
+        some = judged.columns(place)
+        moved = rows[kinds == place][:, some] - mean[some] / times
+        expected = moved @ directions[some]
+        np.testing.assert_allclose(found.own.numpy()[kinds == place], expected, atol=1e-12)
