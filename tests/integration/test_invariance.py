@@ -75,6 +75,8 @@ TASKS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
         {"model": "gin", "link_head": "mlp"},
         {"metric": "mrr", "layers": 1},
         {"model": "gcn", "layers": 3, "metric": "hits:5", "loss": "focal:2"},
+        {"model": "gat", "heads": 2},
+        {"model": "dir-sage", "edges_are": "directed", "metric": "mrr"},
     ),
 }
 #: Which models read what edges have, by graph.

@@ -149,11 +149,22 @@ def test_agents_write_what_retexo_predict_writes_and_the_server_gets_counts(
     assert not running(made, run)
 
 
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {},
+        {"relation": "bought", "model": "rel-gat", "heads": 2},
+        {"relation": "knows", "model": "rel-sage", "edges_are": "directed"},
+    ],
+    ids=lambda keys: keys.get("model", "gcn"),
+)
 def test_suggested_links_are_those_of_retexo_predict(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], graph: dict[str, Any]
 ) -> None:
-    keys: dict[str, Any] = {"task": "links", "clients": 2, "rounds": 2, "hidden": 8, "layers": 2}
-    cut(tmp_path / "parts", clients=2, task="links")
+    if graph:
+        graph = {**graph, "dataset": "tests.integration.test_typed_links:market"}
+    keys: dict[str, Any] = {"task": "links", "clients": 2, "rounds": 2, "hidden": 8, **graph}
+    cut(tmp_path / "parts", clients=2, task="links", **graph)
     run = train(tmp_path / "run", **keys)
     expected = predicted_here(run, tmp_path / "parts", capfd)
     parts = open_parts(tmp_path / "parts")
@@ -163,7 +174,9 @@ def test_suggested_links_are_those_of_retexo_predict(
             path = kept(agent, run)
             assert path.read_bytes() == expected[path.name]
             assert path.read_bytes().startswith(b"key,other,p\n")
-    assert summary["nodes"] == sum(part.num_inner for part in parts)
+    # Of types users rank others.
+    ranking = [part.num_inner if part.kinds is None else (part.kinds == 0).sum() for part in parts]
+    assert summary["nodes"] == sum(ranking)
 
 
 def test_a_complete_set_is_made_again_only_with_overwrite(
