@@ -807,6 +807,11 @@ class RunConfig:
         return self.task == "links" and self.model not in ATTENDING
 
     @property
+    def joins_one_end(self) -> bool:
+        """Whether of a pair one end alone is joined with its neighbours: where layers attend."""
+        return self.task == "links" and not self.crosses_ahead
+
+    @property
     def wants_floor(self) -> bool:
         """Whether a trained model is compared with one that is solved for, where that can be."""
         return self.floor == "one-shot" and not self.floor_misfits

@@ -42,12 +42,14 @@ class Pairs:
     """Edges that a client counts: of its inner edges, and of half of those to other clients.
 
     Where nodes rank others, held-out edges are counted by those: by sources of a relation of two
-    types, or of edges with directions; else at both ends.
+    types, or of edges with directions; else at both ends. So they are where one end is joined with
+    its neighbours: the other may be known by these alone. Each end of a train edge counts it then.
 
     Attributes:
         first: (n,) int64 inner nodes u; N + u of an edge that ends there (:mod:`.link_negatives`).
         second: (n,) int64: below N an inner node, N + s slot s.
-        keys: (n,) uint64 of the edges, the same for both ends.
+        keys: (n,) uint64 of the edges, the same for both ends; others where each end counts it to
+            train.
     """
 
     first: np.ndarray
@@ -89,7 +91,8 @@ class LinkSplit:
             there, since both ends of every edge need the other's row. Degrees are those without.
         is_directed: Edges that are learned have directions.
         pairs: By use.
-        known: Pairs that no use has an edge between; held-out edges are judged against those.
+        known: Pairs that no use has an edge between; held-out edges are judged against those. Where
+            one end is joined, such as begin with a node that ranks.
         unseen: Pairs without an edge that layers read, or that is trained on: train edges are
             trained against those, since what is held out must not be known.
     """
@@ -109,6 +112,7 @@ class LinkSplit:
         seed: int,
         predicted: int | None = None,
         ranks_nodes: bool = False,
+        joins_one_end: bool = False,
     ) -> Self:
         """Split the edges of a part.
 
@@ -118,23 +122,28 @@ class LinkSplit:
             seed: Of the run.
             predicted: Relation whose edges are learned, a number; None of a graph without types.
             ranks_nodes: Held-out edges are judged by how nodes rank others.
+            joins_one_end: Of a pair the first node alone is joined with its neighbours.
         """
         learned = _Learned.of(part, predicted)
         rows, indices = learned.rows, learned.indices
-        keys, is_ours = _edge_keys(learned, seed)
+        keys, is_ours, is_first = _edge_keys(learned, seed)
         shares = parse_shares(split, split.partition(":")[2])
         ends = np.array([int(total * 2**_DRAW_BITS) for total in accumulate(shares)], np.uint64)
         uses = np.searchsorted(ends, _drawn(keys, seed, "use") >> np.uint64(1), side="right")
         pairs = {}
         for number, use in enumerate(USES):
-            counts = learned.begins if ranks_nodes and use != "train" else is_ours
+            counts, named = is_ours, keys
+            if use != "train" and (ranks_nodes or joins_one_end):
+                counts = learned.begins
+            elif joins_one_end:
+                counts, named = np.ones_like(is_ours), np.where(is_first, keys, ~keys)
             counted = counts & learned.is_edge & (uses == number)
-            pairs[use] = Pairs(first=rows[counted], second=indices[counted], keys=keys[counted])
+            pairs[use] = Pairs(first=rows[counted], second=indices[counted], keys=named[counted])
         is_read = (uses == USES.index("train")) | (uses == len(USES))
         return cls(
             part=learned.without(~is_read),
             pairs=pairs,
-            known=learned.non_edges(),
+            known=learned.non_edges(that_rank=joins_one_end),
             unseen=learned.non_edges(is_read),
             is_directed=learned.is_directed,
         )
@@ -152,6 +161,7 @@ class LinkSplit:
             seed=config.seed,
             predicted=predicted_relation(config, part.relations),
             ranks_nodes=objective_of(config).ranks_nodes,
+            joins_one_end=config.joins_one_end,
         )
 
     def rankings(self, use: str, most_values: int) -> Iterator[Ranking]:
@@ -270,12 +280,18 @@ class _Learned:
         found: np.ndarray = (kinds == one.source)[self.rows]
         return found
 
-    def non_edges(self, some: np.ndarray | None = None) -> NonEdges:
-        """Return the pairs without an edge, or without one of some of the (e,)."""
+    def non_edges(self, some: np.ndarray | None = None, *, that_rank: bool = False) -> NonEdges:
+        """Return the pairs without an edge, or without one of some of the (e,).
+
+        With ``that_rank`` those alone that begin with a node that ranks others.
+        """
         part, kept = self.part, self.is_edge if some is None else self.is_edge & some
+        sides = self._sides()
+        if that_rank and sides is not None:
+            kept, sides = kept & self.begins, tuple(one for one in sides if one.ranks)
         columns = part.num_inner + part.num_boundary
         codes = self.rows[kept] * columns + self.indices[kept]
-        return NonEdges(part.num_inner, columns, codes, self._sides(), is_directed=self.is_directed)
+        return NonEdges(part.num_inner, columns, codes, sides, is_directed=self.is_directed)
 
     def _sides(self) -> tuple[Sides, ...] | None:
         one, own, foreign = self.relation, self.part.kinds, self.part.boundary_kinds
@@ -335,10 +351,11 @@ def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
     return counts | {use: int(mask.sum()) for use, mask in zip(USES, masks, strict=True)}
 
 
-def _edge_keys(learned: _Learned, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (e,) uint64 keys of edges, and (e,) bool: whether this end of an edge counts it.
+def _edge_keys(learned: _Learned, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (e,) uint64 keys of edges; (e,) bool: whether this end of an edge counts it.
 
-    An edge of two inner nodes is stored at both; one of them counts it.
+    An edge of two inner nodes is stored at both; one of them counts it. Last (e,) bool: whether
+    this end is the first of the two.
     """
     part = learned.part
     hashes = np.concatenate((np.asarray(part.node_hashes), np.asarray(part.boundary_hashes)))
@@ -349,7 +366,7 @@ def _edge_keys(learned: _Learned, seed: int) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(over="ignore"):
         keys = splitmix(one) + _MULTIPLIER * splitmix(two)
     by_first = (_drawn(keys, seed, "end") & np.uint64(1)) == 0
-    return keys, is_first == by_first
+    return keys, is_first == by_first, is_first
 
 
 def _drawn(keys: np.ndarray, seed: int, purpose: str) -> np.ndarray:

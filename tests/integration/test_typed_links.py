@@ -257,6 +257,35 @@ def test_edges_with_directions_are_counted_once_and_held_out_one_way(tmp_path: P
         assert 0.4 < ends_here.mean() < 0.6
 
 
+def test_where_one_end_is_joined_both_are_to_train_and_sources_to_judge(tmp_path: Path) -> None:
+    """Items may be known by who bought them alone, and users by what they bought."""
+    parts = make_parts(configured(tmp_path, **KEYS, clients=3))
+    counts = dict.fromkeys(("train", "validation", "test"), 0)
+    keys: list[int] = []
+    for part in parts:
+        split = LinkSplit.of(
+            part, split="random:0.5/0.2/0.2", seed=0, predicted=BOUGHT, joins_one_end=True
+        )
+        kinds = np.concatenate((part.kinds, part.boundary_kinds))
+        for use, pairs in split.pairs.items():
+            counts[use] += len(pairs)
+            if use != "train":
+                assert (kinds[pairs.first] == 0).all()
+        keys += split.pairs["train"].keys.tolist()
+        first, second = split.known.draw(np.arange(500, dtype=np.uint64), 1, "judge")
+        assert (kinds[first] == 0).all()
+        assert (kinds[second] == 1).all()
+        split.known.check(part.client)
+    # Of each end other pairs are drawn.
+    assert len({*keys}) == len(keys) == counts["train"]
+    once = [
+        len(LinkSplit.of(p, split="random:0.5/0.2/0.2", seed=0, predicted=BOUGHT).pairs[use])
+        for p in parts
+        for use in counts
+    ]
+    assert list(counts.values()) == [sum(once[at::3]) * (2 if at == 0 else 1) for at in range(3)]
+
+
 def followers() -> dict[str, Any]:
     """Return 120 users in three groups, of which each follows the next; features say the group."""
     rng = np.random.default_rng(0)
