@@ -266,6 +266,8 @@ def test_where_one_end_is_joined_both_are_to_train_and_sources_to_judge(tmp_path
         split = LinkSplit.of(
             part, split="random:0.5/0.2/0.2", seed=0, predicted=BOUGHT, joins_one_end=True
         )
+        assert part.kinds is not None
+        assert part.boundary_kinds is not None
         kinds = np.concatenate((part.kinds, part.boundary_kinds))
         for use, pairs in split.pairs.items():
             counts[use] += len(pairs)
