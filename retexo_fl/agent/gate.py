@@ -59,9 +59,8 @@ class JobGate:
         self._clients = clients
         self._dtype = config.dtype
         self._stages = stages
-        #: Stages after all others, before which columns of the edges cross.
-        self._columns = shape.column_stages
-        every = (*range(self._stages), *self._columns)
+        # After all others, too, before which columns of the edges cross, or sums of far types.
+        every = (*range(self._stages), *shape.later_stages)
         self._widths = {stage: shape.exchange_width(stage) for stage in every}
         # What layer 0 reads is made by nothing that is trained, unless by a basis.
         self._unmade = "a block of layer 0 that no features made"

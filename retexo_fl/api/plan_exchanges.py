@@ -155,6 +155,9 @@ def stage_payloads(
         for plan in planned.plans(kind)
         for peer in plan.peers
     }
+    if shape.far_types and stage == shape.far_stage:
+        # They are sparse; how much so, only who has them knows.
+        return {pair: as_they_are(vectors) for pair, vectors in counts.items()}
     if stage or shape.coordinates_cross:
         return {pair: in_few_bits(vectors) for pair, vectors in counts.items()}
     if shape.made_columns:

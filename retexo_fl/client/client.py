@@ -247,7 +247,7 @@ class GraphClient(Answering):
         if self.crossing.is_early(ticket) and (answer.complete or request.close):
             # Trainers made before it lack what it brought.
             self._drop_trainers()
-        is_of_stage = ticket.stage not in self.shape.column_stages
+        is_of_stage = ticket.stage not in self.shape.later_stages
         reads_once = self.crossing.mailbox.reads_once and is_of_stage
         if reads_once and (answer.complete or request.close):
             self._prepare(ticket)

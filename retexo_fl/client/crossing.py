@@ -26,6 +26,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.sealing import Moving, Sealing
 from retexo_fl.client.stage_rows import (
+    far_sums,
     layer_inputs,
     read_rows,
     rows_with_factor,
@@ -127,6 +128,8 @@ class Crossing:
         ticket = request.ticket
         if self.ahead is not None and ticket.stage in self._shape.column_stages:
             return self._publish_ahead(request, self.ahead)
+        if self._is_of_far(ticket.stage):
+            return self._publish_far(ticket)
         if self._is_read_early(ticket.stage) and request.previous_digest == ticket.weights_digest:
             return self._publish_early(ticket)
         rows = self.rows(ticket.stage, ticket.weights_digest)
@@ -152,6 +155,19 @@ class Crossing:
             before = self.unnamed_digest() if is_first else request.previous_digest
             self._check_digest(ticket, chain_digest(before, request.weights))
             rows = ahead.rows(request)
+        answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
+        return self._sealing.published(ticket, answer, self.count)
+
+    def _is_of_far(self, stage: int) -> bool:
+        return bool(self._shape.far_types) and stage == self._shape.far_stage
+
+    def _publish_far(self, ticket: Ticket) -> PublishAnswer:
+        """Send the sums of far types that a basis is of, too."""
+        self._check_digest(ticket, self.first_digest())
+        rows = self._store.rows(ticket.stage, ticket.weights_digest)
+        if rows is None:
+            rows = far_sums(self._shape, self.crossed(0, ticket.weights_digest))
+            rows = self._put(ticket, rows)
         answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
 
@@ -270,7 +286,7 @@ class Crossing:
         return rows
 
     def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
-        if ticket.stage in self._shape.column_stages:
+        if ticket.stage in self._shape.later_stages:
             return self._mailbox(ticket.stage).send(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
             # What crosses for links is read by the layer before.

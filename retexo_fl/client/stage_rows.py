@@ -28,7 +28,12 @@ from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.aggregate import AggregatedLayer, CrossedRows
 from retexo_fl.layers.base import Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
-from retexo_fl.layers.relational import sums_of_labelled
+from retexo_fl.layers.relational import (
+    far_sums_of_labelled,
+    sums_of_far,
+    sums_of_labelled,
+    times_added,
+)
 from retexo_fl.relations import Relations
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import ModelShape, model_in_turn
@@ -161,12 +166,11 @@ def _type_centres(basis: Basis, relations: Relations) -> np.ndarray:
 
     That is in the mean over types with labels: how many nodes each has, nobody need know for it.
     """
-    labelled = relations.with_labels
-    added = [*labelled, *(one.source for kind in labelled for one in relations.into(kind))]
+    labelled = len(relations.with_labels)
     found = np.zeros((len(relations.types), basis.directions.shape[1]))
-    for kind in range(len(found)):
-        times, some = added.count(kind) / len(labelled), relations.columns(kind)
-        found[kind] = basis.mean[some] @ basis.directions[some] / (times or 1)
+    for kind, times in enumerate(times_added(relations)):
+        some = relations.columns(kind)
+        found[kind] = basis.mean[some] @ basis.directions[some] * labelled / max(times, 1)
     return found
 
 
@@ -183,6 +187,23 @@ def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
         layer = model_in_turn(replace(shape, inputs=shape.features), 0).layer
         assert isinstance(layer, AggregatedLayer)
         rows = layer.feature_sums(inputs)
+    return _features(rows)
+
+
+def far_sums(shape: ModelShape, inputs: StageInput) -> Features:
+    """Return the (N, F) sums of far types that cross for a basis."""
+    assert shape.relations is not None
+    return _features(sums_of_far(inputs, shape.relations))
+
+
+def with_far_sums(shape: ModelShape, rows: Features, crossed: StageInput) -> Features:
+    """Add to (N, F) :func:`summed_rows` what crossed of far types."""
+    assert shape.relations is not None
+    beyond = csr_array(_features(far_sums_of_labelled(crossed, shape.relations)))
+    return csr_array(csr_array(rows) + beyond)
+
+
+def _features(rows: Rows) -> Features:
     return rows.numpy() if isinstance(rows, torch.Tensor) else csr_array(rows)
 
 

@@ -97,6 +97,12 @@ class Exchanges:
         self._job.exchange_s += self._watch.clock.now_s() - begun_s
         return exchanged
 
+    def run_first(self, stage: int, then: int) -> None:
+        """Run the exchange of a stage; prepare one that follows from it, and from no weights."""
+        self.run(stage)
+        ticket = replace(self._job.ticket(stage), stage=then)
+        self.ahead = {**self.ahead, then: PublishRequest(ticket=ticket)}
+
     def run_early(self, stage: int) -> None:
         """Run the exchange of a stage before the one before it is trained, whose input crosses."""
         ticket = replace(self._job.ticket(stage - 1), stage=stage)
@@ -182,7 +188,8 @@ class Exchanges:
         for client in sorted(self.behind.keys() & self._messenger.connected()):
             first = self.behind.pop(client)
             # What crosses before the next stage may have to, before this one is trained.
-            for missed in range(first, stage + 1 + self._is_ahead(stage + 1)):
+            last = min(stage, len(self._job.outcomes))
+            for missed in range(first, last + 1 + self._is_ahead(last + 1)):
                 if not self._repeat(missed, client):
                     self.behind[client] = missed
                     break

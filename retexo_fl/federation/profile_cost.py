@@ -75,5 +75,7 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
         else level_bytes(vectors, shape.exchange_width(stage), bits)
         for stage in shape.column_stages
     )
+    if shape.far_types:
+        columns += vectors * shape.features * item
     asked = training_messages(config, shape, counts, forecast=LAZY)
     return sum(exchanged) + columns + sum(one.payload_bytes for one in asked)

@@ -228,6 +228,9 @@ class _Messages:
         both = probe_blocks(shape)
         kinds = len(KINDS) if both else 1
         mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds)
+        if shape.far_types:
+            yield from self._exchange(0, Record())
+            mean = replace(mean, stage=shape.far_stage)
         yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
         yield self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
         if both > 1:

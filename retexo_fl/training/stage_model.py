@@ -281,6 +281,26 @@ class ModelShape:
         return range(self.stages + 1, self.stages + max(self.column_steps, 1))
 
     @property
+    def far_types(self) -> tuple[int, ...]:
+        """Types of which labelled nodes have no sums but those of their neighbours' neighbours.
+
+        For a basis of sums these sums cross, too, one edge further: before :attr:`far_stage`.
+        """
+        if self.relations is None or not self.basis_of_sums or self.layers < 2:
+            return ()
+        return self.relations.far_from(self.relations.with_labels)
+
+    @property
+    def far_stage(self) -> int:
+        """The stage after all others, before which sums of :attr:`far_types` cross."""
+        return self.stages + max(self.column_steps, 1)
+
+    @property
+    def later_stages(self) -> tuple[int, ...]:
+        """Stages after all others before which anything crosses."""
+        return (*self.column_stages, *([self.far_stage] if self.far_types else []))
+
+    @property
     def made_degrees(self) -> int:
         """Degrees that stand beside columns made of edges."""
         return self.features - self.made_columns
@@ -323,6 +343,8 @@ class ModelShape:
         """Return the width of the vectors exchanged before a stage."""
         if stage in self.column_stages:
             return self.classes if self.sums_labels else self.made_columns
+        if self.far_types and stage == self.far_stage:
+            return self.features
         beside = layer_class(self.model).num_factors
         if not stage:
             return beside + (self.features if self.basis_of_sums else self.inputs)

@@ -431,7 +431,7 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
         total += question
     # Where what crossed is mapped later, that it is there is asked twice.
     twice = shape.basis_of_sums + sum(map(shape.teaches, range(shape.stages)))
-    exchanges = len(size.stages) + twice + len(shape.column_stages)
+    exchanges = len(size.stages) + twice + len(shape.later_stages)
     told = size.asked() * exchanges * _moved_bytes(size.moved[0])
     return total + MaskedVolume(beside=told)
 

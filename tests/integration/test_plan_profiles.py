@@ -35,6 +35,7 @@ PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "w
         {**LEAN, **KEYS, "basis_blocks": 2, **PLAIN, "dtype": "float64"},
         {**LEAN, **KEYS, **BANK},
         {**KEYS, **BANK, "unlabelled_types": "trained", "layers": 3},
+        {**LEAN, **KEYS, **BANK, "dataset": "tests.support.typed_graphs:chain"},
     ],
 )
 def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -56,7 +57,7 @@ def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]
         # In a process clients cannot wait for each other, so that all send their vectors first.
         del asked["publish"]
         # But where types are taught: what layer 0 reads crosses after its rows, and before rounds.
-        asked["publish"] = 2 * ("dataset" in keys)
+        asked["publish"] = 2 * ("dataset" in keys) + ("chain" in keys.get("dataset", ""))
     assert planned["messages"] == asked.total()
 
 

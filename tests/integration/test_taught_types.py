@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import retexo_fl
@@ -16,34 +15,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training import candidates
 from tests.support.runs import configured, largest_difference, result_of, train_over
-from tests.support.typed_graphs import BANK
-
-PEOPLE, ITEMS, MAKERS, WIDTH = 300, 200, 120, 40
-
-
-def chain(*, ids: bool = False) -> dict[str, Any]:
-    """Return people who like what one column of its makers says; of makers 40 are known, or names.
-
-    What makers are is two edges away, so that only rows of items can bring it.
-    """
-    rng = np.random.default_rng(7)
-    makers = rng.normal(size=(MAKERS, WIDTH)).astype(np.float32)
-    made_by = rng.integers(0, MAKERS, ITEMS)
-    liked = rng.integers(0, ITEMS, (PEOPLE, 3))
-    labels = (makers[made_by[liked], 0].mean(axis=1) > 0).astype(int)
-    x = np.eye(MAKERS, dtype=np.float32) if ids else makers
-    pairs = np.stack((np.repeat(np.arange(PEOPLE), 3), liked.ravel()))
-    return {
-        "nodes": {
-            "person": {"num_nodes": PEOPLE, "y": labels},
-            "item": {"num_nodes": ITEMS},
-            "maker": {"x": x},
-        },
-        "edges": {
-            ("person", "likes", "item"): np.unique(pairs, axis=1),
-            ("item", "by", "maker"): np.stack((np.arange(ITEMS), made_by)),
-        },
-    }
+from tests.support.typed_graphs import BANK, chain
 
 
 class LosingAll(MemoryChannel):
@@ -75,6 +47,11 @@ def test_what_is_two_edges_away_is_learned_by_weights_that_are_taught(tmp_path: 
     for name, weights in (("drawn", "as drawn"), ("taught", "trained")):
         types = {one["name"]: one["weights"] for one in result_of(tmp_path / name)["types"]}
         assert types == {"person": "trained", "item": weights, "maker": "none"}
+
+
+def test_lean_training_sees_features_two_edges_away(tmp_path: Path) -> None:
+    assert accuracy(tmp_path / "lean", chain()) > 0.72
+    assert accuracy(tmp_path / "masked", chain(), secure_aggregation="masked") > 0.72
 
 
 def test_types_as_drawn_are_tried_where_labels_may_have_come_to_be_told(

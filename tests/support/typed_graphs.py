@@ -23,6 +23,8 @@ JUDGED: Final[dict[str, Any]] = {**BANK, "dataset": "tests.support.typed_graphs:
 CUSTOMERS: Final = 40
 DEVICES: Final = 15
 SHOPS: Final = 12
+#: Sizes of :func:`chain`.
+PEOPLE, ITEMS, MAKERS, WIDTH = 300, 200, 120, 40
 
 
 def bank() -> dict[str, Any]:
@@ -326,3 +328,28 @@ def _told(relations: Relations, tables: Sequence[tuple[int, dict[str, Any]]]) ->
             if key != "direction" or has_all:
                 found.setdefault(key, []).append(column)
     return {key: np.concatenate(columns) for key, columns in found.items()}
+
+
+def chain(*, ids: bool = False) -> dict[str, Any]:
+    """Return people who like what one column of its makers says; of makers 40 are known, or names.
+
+    What makers are is two edges away, so that only rows of items can bring it.
+    """
+    rng = np.random.default_rng(7)
+    makers = rng.normal(size=(MAKERS, WIDTH)).astype(np.float32)
+    made_by = rng.integers(0, MAKERS, ITEMS)
+    liked = rng.integers(0, ITEMS, (PEOPLE, 3))
+    labels = (makers[made_by[liked], 0].mean(axis=1) > 0).astype(int)
+    x = np.eye(MAKERS, dtype=np.float32) if ids else makers
+    pairs = np.stack((np.repeat(np.arange(PEOPLE), 3), liked.ravel()))
+    return {
+        "nodes": {
+            "person": {"num_nodes": PEOPLE, "y": labels},
+            "item": {"num_nodes": ITEMS},
+            "maker": {"x": x},
+        },
+        "edges": {
+            ("person", "likes", "item"): np.unique(pairs, axis=1),
+            ("item", "by", "maker"): np.stack((np.arange(ITEMS), made_by)),
+        },
+    }

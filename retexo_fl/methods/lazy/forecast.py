@@ -41,11 +41,12 @@ class LazyForecast(Forecast):
         all that. Where the last layer is solved for, no stage has rounds: each client answers sums
         of products once. A stage that is trained as something else, too, has as many rounds again
         at most. What a floor of the model takes comes after the last stage. Where nodes have no
-        features, columns of the edges come first.
+        features, columns of the edges come first. Sums of far types cross for a basis.
         """
         basis_up, basis_down, basis = basis_values(shape)
         comparison_up, comparison_down = comparison_values(shape)
         columns_up, columns_down, columns = column_values(shape)
+        far = shape.features if shape.far_types else 0
         parameters = self.parameters(shape)
         item = item_bytes(shape)
         crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
@@ -70,7 +71,7 @@ class LazyForecast(Forecast):
         grams += size.clients * columns_up
         sums = size.training_clients * basis_up + size.asked_clients * comparison_up + grams
         return PredictedVolume(
-            boundary_training=item * size.vectors * (crossing + columns),
+            boundary_training=item * size.vectors * (crossing + columns + far),
             boundary_evaluation=0,
             updates_up=item * (size.training_clients * updates + sums),
             weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),
@@ -91,7 +92,7 @@ class LazyForecast(Forecast):
 
     def first_reach(self, shape: ModelShape) -> int:
         """See :class:`.Forecast`: rows of its own stage alone, but where types are taught."""
-        return int(bool(shape.taught) and not shape.has_basis)
+        return int(bool(shape.far_types or (shape.taught and not shape.has_basis)))
 
     def is_comparable(self, shape: ModelShape) -> bool:
         """See :class:`.Forecast`: standard training reads features, and trains every layer."""
@@ -111,4 +112,4 @@ class LazyForecast(Forecast):
     ) -> int:
         """See :class:`.Forecast`."""
         del size
-        return sum(map(coded, (*range(shape.stages), *shape.column_stages)))
+        return sum(map(coded, (*range(shape.stages), *shape.later_stages)))

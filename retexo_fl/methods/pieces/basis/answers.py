@@ -10,7 +10,12 @@ import numpy as np
 
 from retexo_fl.client.api import BasisAnswer, BasisRequest, ChoiceAnswer, ChoiceRequest, Ticket
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.stage_rows import read_rows, summed_rows, with_coordinates
+from retexo_fl.client.stage_rows import (
+    read_rows,
+    summed_rows,
+    with_coordinates,
+    with_far_sums,
+)
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.graph.features import Features
@@ -147,6 +152,9 @@ class BasisClient(GraphClient):
             else:
                 crossed = self.crossing.crossed(0, ticket.weights_digest)
                 rows = summed_rows(self.shape, crossed)
+                if self.shape.far_types:
+                    far = self.crossing.crossed(self.shape.far_stage, ticket.weights_digest)
+                    rows = with_far_sums(self.shape, rows, far)
             self._of_train[kind] = rows[self.part.nodes.train]
         return self._of_train[kind]
 

@@ -34,7 +34,11 @@ def find_basis(training: Training) -> None:
     asking = ask_for_basis(joined.clients, job.ticket(0), config, shape, units)
     if shape.basis_of_sums:
         # Of what the first layer adds up: features cross first.
-        _, (basis, choice) = joined.exchanges.run_with(0, joined.rounds.wrapped(asking))
+        after = 0
+        if shape.far_types:
+            after = shape.far_stage
+            training.joined.exchanges.run_first(0, after)
+        _, (basis, choice) = joined.exchanges.run_with(after, joined.rounds.wrapped(asking))
     else:
         basis, choice = joined.rounds.carry_out(asking)
     job.basis, job.basis_rows = basis, choice
