@@ -35,7 +35,12 @@ PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "w
         {**LEAN, **KEYS, "basis_blocks": 2, **PLAIN, "dtype": "float64"},
         {**LEAN, **KEYS, **BANK},
         {**KEYS, **BANK, "unlabelled_types": "trained", "layers": 3},
-        {**LEAN, **KEYS, **BANK, "dataset": "tests.support.typed_graphs:chain"},
+        {
+            **LEAN,
+            **KEYS,
+            **BANK,
+            **{"dataset": "tests.support.typed_graphs:chain", "candidates": "none"},
+        },
     ],
 )
 def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]) -> None:
