@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400
 
 CLIENTS = 2
 OPTIONS = (
-    *("--model", "rel-sage", "--profile", "retexo", "--candidates", "none"),
+    *("--model", "rel-sage", "--profile", "lean", "--candidates", "none"),
     *("--hidden", "8", "--rounds", "2"),
 )
 
