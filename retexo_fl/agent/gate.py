@@ -33,7 +33,8 @@ class JobGate:
 
     Args:
         job: Name of the training.
-        plan: What the client and its peers send each other.
+        plan_before: Returns what the client and its peers send each other before a stage: never
+            more than before stage 0, and nothing to others than these peers.
         config: Of the run.
         shape: Sizes of the model.
         first: Returns what names the features (:meth:`.Crossing.first_digest`).
@@ -45,7 +46,7 @@ class JobGate:
     def __init__(
         self,
         job: str,
-        plan: BoundaryPlan,
+        plan_before: Callable[[int], BoundaryPlan],
         config: RunConfig,
         shape: ModelShape,
         *,
@@ -54,8 +55,9 @@ class JobGate:
         stages: int,
     ) -> None:
         self._job = job
-        self._client = plan.client
-        self._peers = {peer.peer: peer for peer in plan.peers}
+        self._client = plan_before(0).client
+        self._peers = {peer.peer for peer in plan_before(0).peers}
+        self._plan_before = plan_before
         self._clients = clients
         self._dtype = config.dtype
         self._stages = stages
@@ -88,12 +90,15 @@ class JobGate:
         if kind:
             return self._admit_control(key, kind)
         self._check(key)
-        peer = self._peers.get(key.sender)
-        if peer is None:
-            return self._admit_stage(key, PeerPlan.of_stranger(key.sender))
-        if self._is_unmade(key):
+        peer = self._peer(key)
+        if key.sender in self._peers and self._is_unmade(key):
             return self._admit_inner(key, peer)
         return self._admit_stage(key, peer)
+
+    def _peer(self, key: BlockKey) -> PeerPlan:
+        if key.sender not in self._peers:
+            return PeerPlan.of_stranger(key.sender)
+        return self._plan_before(key.layer).peer(key.sender)
 
     def _is_unmade(self, key: BlockKey) -> bool:
         """Return whether a block is of layer 0 and not of the features."""
@@ -128,7 +133,7 @@ class JobGate:
         """Admit a notice or a grant of datagrams; its content is checked when it is read."""
         stage, _ = split_layer(key.layer)
         self._check(replace(key, layer=stage))
-        peer = self._peers.get(key.sender, PeerPlan.of_stranger(key.sender))
+        peer = self._peer(replace(key, layer=stage))
         if not is_control(kind):
             raise refused(
                 Reason.PLAN,

@@ -142,7 +142,7 @@ class AgentJob:
         self._datagrams = self._open_port(carrier, folders.store)
         self._gate = JobGate(
             name,
-            self.client.crossing.plan,
+            self.client.crossing.plan_before,
             config,
             self.client.shape,
             first=self.client.crossing.first_digest,
@@ -292,7 +292,7 @@ class AgentJob:
         row_bytes = width * (8 if self.config.dtype == "float64" else 4)
         return {
             peer.peer: (1, peer.receive.count * row_bytes)
-            for peer in self.client.crossing.plan.peers
+            for peer in self.client.crossing.plan_before(self.stage).senders
             if not self.book.has_block(self.stage, peer.peer, "in")
         }
 

@@ -36,26 +36,36 @@ class PlannedParts:
 
     def __init__(self, parts: Sequence[GraphPartition]) -> None:
         self.parts = parts
-        self._plans: dict[str, list[BoundaryPlan]] = {}
+        self._plans: dict[tuple[str, tuple[int, ...] | None], list[BoundaryPlan]] = {}
         self._vectors: dict[str, int] = {}
-        self._features: dict[tuple[str, ...], Payloads] = {}
+        self._features: dict[tuple[Any, ...], Payloads] = {}
 
     def counts(self, config: RunConfig) -> Counts:
         """Return how many nodes, or edges, of each use all clients have."""
         return {part.client: counts_by_use(config, part) for part in self.parts}
 
-    def plans(self, kind: str) -> Sequence[BoundaryPlan]:
-        """Return the plans of one kind."""
-        if kind not in self._plans:
-            self._plans[kind] = [BoundaryPlan.from_partition(part, kind) for part in self.parts]
-        return self._plans[kind]
+    def plans(self, kind: str, read: tuple[int, ...] | None = None) -> Sequence[BoundaryPlan]:
+        """Return the plans of one kind.
+
+        Args:
+            kind: ``rows`` or ``cover``.
+            read: What :meth:`.ModelShape.read_into` says; None: all that has an edge to a peer.
+        """
+        if (kind, read) not in self._plans:
+            if read is None:
+                made = [BoundaryPlan.from_partition(part, kind) for part in self.parts]
+            else:
+                both = zip(self.parts, self.plans(kind), strict=True)
+                made = [plan.into(part, read) for part, plan in both]
+            self._plans[kind, read] = made
+        return self._plans[kind, read]
 
     def vectors(self, kind: str) -> int:
         """Return how many vectors one exchange has under a plan of one kind."""
         if kind not in self._vectors:
             self._vectors[kind] = (
-                sum(plan.num_send for plan in self._plans[kind])
-                if kind in self._plans
+                sum(plan.num_send for plan in self._plans[kind, None])
+                if (kind, None) in self._plans
                 else sum(count_sent(part, kind) for part in self.parts)
             )
         return self._vectors[kind]
@@ -70,11 +80,13 @@ class PlannedParts:
 
     def _features_in(self, config: RunConfig, kind: str, coding: Mapping[str, Any]) -> Payloads:
         way = forecast_of(config)
-        key = (kind, *coding.values(), type(way).__name__)
+        has_types = self.parts[0].relations is not None
+        read = ModelShape.of_part(config, self.parts[0]).read_into(0) if has_types else None
+        key = (kind, read, *coding.values(), type(way).__name__)
         if key not in self._features:
             self._features[key] = {
                 (plan.client, peer.peer): size
-                for part, plan in zip(self.parts, self.plans(kind), strict=True)
+                for part, plan in zip(self.parts, self.plans(kind, read), strict=True)
                 for peer, size in zip(
                     plan.peers,
                     sent_bytes(
@@ -152,8 +164,8 @@ def stage_payloads(
     kind = effective_plan(config)
     counts = {
         (plan.client, peer.peer): peer.send.count
-        for plan in planned.plans(kind)
-        for peer in plan.peers
+        for plan in planned.plans(kind, shape.read_into(stage))
+        for peer in plan.receivers
     }
     if shape.far_types and stage == shape.far_stage:
         # They are sparse; how much so, only who has them knows.
@@ -164,7 +176,8 @@ def stage_payloads(
         # None of them is zero; a basis of sums reads them without loss.
         written = as_they_are if shape.basis_of_sums else in_few_bits
         return {pair: written(vectors) for pair, vectors in counts.items()}
-    plain = planned.own_features(config, kind)
+    sizes = planned.own_features(config, kind)
+    plain = {pair: sizes[pair] for pair in counts}
     if shape.basis_of_sums or row_bits == 32 or config.row_codec == FIXED8:
         return plain
     return {pair: min(size, in_few_bits(counts[pair])) for pair, size in plain.items()}

@@ -62,6 +62,7 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
     on_disk = rows_are_on_disk(config, size)
     phases = memory_by_phase(config, size, on_disk=on_disk)
     shape = ModelShape.of_part(config, parts[0])
+    first = planned.plans(chosen, shape.read_into(0))
     is_masked = config.secure_aggregation == "masked"
     return {
         "algorithm": config.algorithm,
@@ -76,7 +77,7 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
                 "peers": len(plan.peers),
                 "vectors_out": plan.num_send,
             }
-            for part, plan in zip(parts, planned.plans(chosen), strict=True)
+            for part, plan in zip(parts, first, strict=True)
         ],
         "better_of_rows_and_sums": _better(planned.plans("rows")) if len(kinds) > 1 else None,
         "memory": {
@@ -110,8 +111,9 @@ def _better(plans: Sequence[BoundaryPlan]) -> int:
 
 
 def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str, Any]:
-    plans = planned.plans(kind)
     shape = ModelShape.of_part(config, planned.parts[0])
+    # What crosses in rounds, and back.
+    plans = planned.plans(kind, shape.read_into(min(1, shape.layers - 1)))
     size = training_size(config, planned, kind)
     first = _first_exchange(config, shape, planned, kind)
     own = forecast_of(config)
@@ -124,6 +126,7 @@ def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str
     lazy = LAZY.volume(shape, size) if own.trains else None
     return {
         "vectors": size.vectors,
+        **({"vectors_later": list(size.later)} if size.later else {}),
         **_added(config, plans),
         "sampled_vectors": size.sampled_vectors,
         "first_exchange": asdict(first),
@@ -151,7 +154,8 @@ def _first_exchange(
     if shape.coordinates_cross or shape.made_columns:
         # Coordinates, or columns: as wide as the model says, and none of them zero.
         row_bytes = shape.exchange_width(0) * np.dtype(config.dtype).itemsize
-        size = sum(plan.num_send for plan in planned.plans(kind)) * row_bytes
+        plans = planned.plans(kind, shape.read_into(0))
+        size = sum(plan.num_send for plan in plans) * row_bytes
         return FirstExchange(dense=size, lossless=size, fixed=size)
     codecs = (field.name for field in fields(FirstExchange))
     return FirstExchange(

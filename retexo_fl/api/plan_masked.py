@@ -77,6 +77,7 @@ def masked_size(
         metric=Beside.of(lengths.metric or 0, counts=lengths.metric_counts),
         report=Beside.of(lengths.report or 0, counts=lengths.report_counts),
         cached=NUM_CACHED if lengths.counts_cached else 0,
+        later=len(shape.further_plans),
         moved=tuple(map(moved_length, [CollectRequest, *in_rounds])),
     )
 

@@ -77,6 +77,8 @@ def _exchanges(
         return
     for stage, count in enumerate(forecast_of(config).exchanges(config, shape)):
         payloads = stage_payloads(config, shape, planned, stage)
+        if not payloads:
+            continue
         known = {"stage": stage, "count": count, "is_exact": is_exact(config, shape, stage)}
         yield known | _slowest(payloads, links, opens=not stage)
 

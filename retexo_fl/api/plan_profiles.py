@@ -48,16 +48,22 @@ def _exchanged(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> i
 
 def training_size(config: RunConfig, planned: PlannedParts, kind: str) -> TrainingSize:
     """Return what closed forms take of a training with a plan of one kind."""
-    pairs = [peer.send.count for plan in planned.plans(kind) for peer in plan.peers]
+    shape = ModelShape.of_part(config, planned.parts[0])
+    vectors, *later = (
+        [peer.send.count for plan in planned.plans(kind, read) for peer in plan.peers]
+        for read in map(shape.read_into, (0, *shape.further_plans))
+    )
     counts = planned.counts(config).values()
     # Clients of bns sample rows of boundary nodes; no sums.
-    drawn = sampled_vectors(pairs, config.boundary_rate) if kind == "rows" else None
+    drawn_from = later[0] if later else vectors
+    drawn = sampled_vectors(drawn_from, config.boundary_rate) if kind == "rows" else None
     return TrainingSize(
         clients=len(planned.parts),
         training_clients=sum(1 for c in counts if c["train"]),
         asked_clients=sum(1 for c in counts if c["train"] or c["validation"]),
         validation_clients=sum(1 for c in counts if c["validation"]),
-        vectors=sum(pairs),
+        vectors=sum(vectors),
+        later=tuple(map(sum, later)),
         rounds=config.stage_rounds,
         sampled_vectors=drawn,
         corrected=config.local_correction == "scaffold",

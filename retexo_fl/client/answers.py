@@ -245,10 +245,12 @@ def _basis_sums(request: BasisRequest, _: SumFacts) -> Iterator[Declared]:
 
 def _counted(request: CountsRequest, _: SumFacts) -> Iterator[Declared]:
     for item in fields(CountsAnswer):
-        if item.name != "sizes":
+        if item.name not in {"sizes", "vectors_later"}:
             yield Count(name=item.name)
     if request.sizes:
         yield Count(name="sizes", length=NUM_SIZES, is_list=True)
+    if request.later:
+        yield Count(name="vectors_later", length=request.later, is_list=True)
 
 
 def _labelled(_: LabelsRequest, facts: SumFacts) -> Iterator[Declared]:

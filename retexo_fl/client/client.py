@@ -159,11 +159,13 @@ class GraphClient(Answering):
 
     def _told_counts(self, *, sizes: bool = False) -> CountsAnswer:
         """Return all counts that the server is told of a part, or of a cohort."""
-        part = self.part.graph
+        part, plan_before = self.part.graph, self.crossing.plan_before
+        first = plan_before(0)
         return CountsAnswer(
             nodes=part.num_inner,
-            vectors_out=self.crossing.plan.num_send,
-            vectors_in=self.crossing.plan.num_receive,
+            vectors_out=first.num_send,
+            vectors_in=first.num_receive,
+            vectors_later=tuple(plan_before(m).num_send for m in self.shape.further_plans),
             sizes=self.count_sizes() if sizes else (),
             **self.part.counts(),
         )
@@ -194,6 +196,11 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self.masks.check_asked()
         self._admit_to_sum(request.ticket)
+        later = len(self.shape.further_plans)
+        if (request.later or 0) != later:
+            raise LocalProtocolError(
+                f"asked for vectors of {request.later or 0} further exchanges; expected {later}"
+            )
         self._enter(request)
         others: dict[str, Any] = dict.fromkeys(self.part.left_out, 0)
 

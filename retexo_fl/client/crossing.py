@@ -46,7 +46,7 @@ from retexo_fl.ledger import Traffic
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.sent_rows import parted_rows, rows_read, sent_rows
+from retexo_fl.training.sent_rows import parted_rows, plans_by_stage, sent_rows
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -87,7 +87,8 @@ class Crossing:
 
     Attributes:
         part: The client's part, as its layers read it.
-        plan: What it and its peers send each other in an exchange.
+        plan: What it and its peers send each other in an exchange along all edges.
+        plans: By stage, what they do where that is less.
         mailbox: Sends and receives; ``columns`` do so before stages after all others, where
             features are columns of the edges, of which ``ahead`` has the arithmetic.
         count: Tells what an attempt has moved before a stage by an account that outlives the
@@ -112,10 +113,22 @@ class Crossing:
         self._beyond = weights.shape.beyond
         self._sealing = sealing
         self.plan = BoundaryPlan.from_partition(partition, effective_plan(config))
-        self.mailbox = Mailbox(partition.client, job, self.plan, channel, codec=config.row_codec)
+        self.plans = plans_by_stage(self._shape, partition, self.plan)
+        self.mailbox = Mailbox(
+            partition.client,
+            job,
+            self.plan,
+            channel,
+            codec=config.row_codec,
+            plans=self.plans,
+        )
         self.columns: Mapping[int, Mailbox] = {}
         self.ahead: Ahead | None = None
         self.count: Moving | None = None
+
+    def plan_before(self, stage: int) -> BoundaryPlan:
+        """Return what it and its peers send each other before a stage, or a layer end to end."""
+        return self.plans.get(stage, self.plan)
 
     # ---- rows are made and sent -----------------------------------------------------------------
 
@@ -144,7 +157,8 @@ class Crossing:
             self._check_digest(ticket, self.first_digest())
         traffic = self._send(ticket, rows)
         bound = self.mailbox.error_bound
-        answer = PublishAnswer(vectors=self.plan.num_send, traffic=traffic, error_bound=bound)
+        vectors = self.plan_before(ticket.stage).num_send
+        answer = PublishAnswer(vectors=vectors, traffic=traffic, error_bound=bound)
         return self._sealing.published(ticket, answer, self.count)
 
     def _publish_ahead(self, request: PublishRequest, ahead: Ahead) -> PublishAnswer:
@@ -168,7 +182,8 @@ class Crossing:
         if rows is None:
             rows = far_sums(self._shape, self.crossed(0, ticket.weights_digest))
             rows = self._put(ticket, rows)
-        answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
+        vectors = self.plan_before(ticket.stage).num_send
+        answer = PublishAnswer(vectors=vectors, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
 
     def _publish_early(self, ticket: Ticket) -> PublishAnswer:
@@ -176,7 +191,8 @@ class Crossing:
         rows = self._store.rows(ticket.stage, ticket.weights_digest)
         if rows is None:
             rows = self._put(ticket, self._read_rows(ticket.stage - 1, ticket.weights_digest))
-        answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
+        vectors = self.plan_before(ticket.stage).num_send
+        answer = PublishAnswer(vectors=vectors, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
 
     def _read_rows(self, stage: int, digest: bytes) -> Vectors:
@@ -289,9 +305,6 @@ class Crossing:
         if ticket.stage in self._shape.later_stages:
             return self._mailbox(ticket.stage).send(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
-            # What crosses for links is read by the layer before.
-            if not self._shape.link_head:
-                rows = rows_read(self.part, rows, layers=self._shape.layers - ticket.stage)
             rows = sent_rows(self._config.model, self.part.degrees, rows)
         return self.mailbox.send(self._crossing(ticket), rows)
 
@@ -344,13 +357,14 @@ class Crossing:
                 )
         if not missing or request.close:
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+        plan = self.plan_before(ticket.stage)
         answer = CollectAnswer(
             complete=not missing,
-            missing=sum(self.plan.peer(peer).receive.count for peer in missing),
+            missing=sum(plan.peer(peer).receive.count for peer in missing),
             missing_peers=len(missing),
             traffic=traffic,
         )
-        return self._sealing.collected(request, answer, self.plan.num_send, self.count)
+        return self._sealing.collected(request, answer, plan.num_send, self.count)
 
     def check_closed(self, ticket: Ticket) -> None:
         """Check that the exchange before a stage is closed.

@@ -163,7 +163,7 @@ class RoundRunner(Generic[Answer]):
         self.keys |= peers.outgoing_keys
         fixed = fixed_outgoing(exchange, self._codec)
         leaving = exchange.outgoing if fixed is None else fixed.vectors
-        peers.send(sorted(leaving.items()), fixed)
+        peers.send([(peer, rows) for peer, rows in sorted(leaving.items()) if rows.shape[0]], fixed)
         peers.expect()
         if peers.reached:
             self.exchanges.add(peers.id)
@@ -218,10 +218,12 @@ class RoundRunner(Generic[Answer]):
             outgoing={
                 peer: header(self._client, peer, len(vectors), vectors.shape[1])
                 for peer, vectors in exchange.outgoing.items()
+                if len(vectors)
             },
             incoming={
                 peer: header(peer, self._client, vectors, exchange.width)
                 for peer, vectors in sorted(exchange.expected.items())
+                if vectors
             },
             watch=watch,
         )
@@ -237,7 +239,10 @@ class RoundRunner(Generic[Answer]):
             raise peers.refused.get(peer) or ExchangeIncomplete(
                 f"client {self._client}: {self.place}: the vectors of client {peer} were lost"
             )
-        blocks = {peer: to_dense(peers.received[peer]) for peer in sorted(peers.received)}
+        nothing = np.zeros((0, exchange.width), dtype=self._dtype)
+        blocks = {
+            peer: to_dense(peers.received.get(peer, nothing)) for peer in sorted(exchange.expected)
+        }
         received = vectors_received(exchange, blocks, self._codec)
         return {p: vectors.astype(self._dtype, copy=False) for p, vectors in received.items()}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
@@ -20,6 +20,7 @@ from retexo_fl.client.peer_exchange import (
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
 from retexo_fl.errors import ConfigurationError, ExchangeIncomplete
 from retexo_fl.exchange import (
+    BlockHeader,
     Edges,
     FixedVectors,
     Vectors,
@@ -34,6 +35,9 @@ from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.plan.vectors import PeerPlan, is_everything, with_sums
 from retexo_fl.ledger import Traffic
 
+#: Before each stage crosses the same.
+_ALIKE: Final[Mapping[int, BoundaryPlan]] = MappingProxyType({})
+
 #: Called with stage, peer, bytes, and ``out`` or ``in``.
 WatchBlocks: TypeAlias = Callable[[int, int, Traffic, str], None]
 
@@ -43,7 +47,8 @@ class Mailbox:
 
     ``codec`` is how it writes its own; it reads what peers wrote in any. Under ``fixed`` and
     ``fixed8`` it also adds the sums that several peers sent for one node exactly, and vectors may
-    go as ``datagrams``.
+    go as ``datagrams``. ``plans`` has, by stage, what crosses before it where that is not all of
+    ``plan``, to and from the same peers.
 
     Attributes:
         reads_once: Free what was decoded as it is handed over; it is decoded again if asked.
@@ -59,11 +64,13 @@ class Mailbox:
         channel: Channel,
         *,
         codec: str = "lossless",
+        plans: Mapping[int, BoundaryPlan] = _ALIKE,
     ) -> None:
         self._client = client
         self.reads_once = False
         self._job = job
-        self._plan = plan
+        self._plan, self._plans = plan, plans
+        self._incoming_edges: dict[int, dict[int, Edges]] = {}
         self._peers = {peer.peer for peer in plan.peers}
         self._channel = channel
         self._grid_bits = grid_bits(codec)
@@ -93,18 +100,24 @@ class Mailbox:
         if self.datagrams is None and stage.id in self._sent:
             self.error_bound = self._sent[stage.id]
             return Traffic()
-        traffic = self._share(stage, rows)
+        traffic = self._share(stage, rows, self._plan_of(stage.layer).receivers)
         if traffic is None:
             traffic = self._send_blocks(stage, rows)
         self._sent[stage.id] = self.error_bound
         return traffic
 
-    def _share(self, stage: StageExchange, rows: Vectors) -> Traffic | None:
+    def _plan_of(self, stage: int) -> BoundaryPlan:
+        return self._plans.get(stage, self._plan)
+
+    def _share(
+        self, stage: StageExchange, rows: Vectors, peers: Sequence[PeerPlan]
+    ) -> Traffic | None:
         """Let peers in this process have the rows as they are; None where blocks must say them."""
-        peers = self._plan.peers
         pile = self._channel.pile(*stage.id)
         if pile is None or self.is_rounded:
             return None
+        if not peers:
+            return Traffic()
         rows, chosen = with_sums(rows, peers)
         shared = pile.share(
             rows,
@@ -119,18 +132,19 @@ class Mailbox:
         return counted_traffic(traffic, traffic.wire_bytes, blocks=blocks)
 
     def _send_blocks(self, stage: StageExchange, rows: Vectors) -> Traffic:
-        fixed = self.fixed(rows) if self.is_rounded else None
+        fixed = self.fixed(rows, stage.layer) if self.is_rounded else None
         self.error_bound = () if fixed is None else (fixed.error_bound,)
-        targets = {peer.peer: peer.send.targets for peer in self._plan.peers}
-        return self._exchange_of(stage).send(self._outgoing(rows, fixed), fixed, rows=targets)
+        peers = self._plan_of(stage.layer).receivers
+        targets = {peer.peer: peer.send.targets for peer in peers}
+        return self._exchange_of(stage).send(_outgoing(peers, rows, fixed), fixed, rows=targets)
 
-    def fixed(self, rows: Vectors) -> FixedVectors:
+    def fixed(self, rows: Vectors, stage: int = 0) -> FixedVectors:
         """Return what ``fixed`` makes of the vectors that (N, H) ``rows`` have for all peers.
 
         Raises:
             LocalProtocolError: A vector is not finite.
         """
-        vectors = {p.peer: p.send.gather(rows) for p in self._plan.peers}
+        vectors = {p.peer: p.send.gather(rows) for p in self._plan_of(stage).receivers}
         return fixed_vectors(vectors, self._grid_bits)
 
     def receive(self, ticket: Ticket, width: int, dtype: str) -> Traffic:
@@ -151,15 +165,21 @@ class Mailbox:
         if pile is None:
             return self._exchange.receive()
         untold = self._exchange.take_shared(
-            pile.shared_with(self._client, self._incoming_edges, width=width, dtype=dtype)
+            pile.shared_with(
+                self._client, self._edges_before(stage.layer), width=width, dtype=dtype
+            )
         )
         shared = pile.traffic(self._client, untold)
         traffic = counted_traffic(shared, shared.wire_bytes, blocks=len(untold))
         return traffic + self._exchange.receive()
 
-    @cached_property
-    def _incoming_edges(self) -> dict[int, Edges]:
-        return {p.peer: (p.num_edges, p.digest, p.receive.count) for p in self._plan.peers}
+    def _edges_before(self, stage: int) -> dict[int, Edges]:
+        stage = stage if stage in self._plans else -1
+        if stage not in self._incoming_edges:
+            peers = self._plan_of(stage).senders
+            edges = {p.peer: (p.num_edges, p.digest, p.receive.count) for p in peers}
+            self._incoming_edges[stage] = edges
+        return self._incoming_edges[stage]
 
     def missing_peers(self) -> tuple[int, ...]:
         """Return the peers whose block of the current exchange is not complete."""
@@ -168,7 +188,9 @@ class Mailbox:
         return self._exchange.missing
 
     def vectors(self, width: int, dtype: str, *, closed_without: tuple[int, ...]) -> Vectors:
-        """Return the (B, width) vectors of all slots, zero for peers it was closed without.
+        """Return the (B, width) vectors of all slots of the exchange that is being received.
+
+        Those of peers it was closed without are zero, and those that do not cross before its stage.
 
         Raises:
             ExchangeIncomplete: The channel no longer has what was there at the closing.
@@ -179,14 +201,15 @@ class Mailbox:
                 f"client {self._client}: vectors of clients {sorted(lost)} were lost after the "
                 "exchange was closed"
             )
-        slots = {peer.peer: peer.receive.slots for peer in self._plan.peers}
+        plan = self._plan if self._exchange is None else self._plan_of(self._exchange.id[1])
+        slots = {peer.peer: peer.receive.slots for peer in plan.senders}
         received = {} if self._exchange is None else {**self._exchange.received}
         if self._exchange is not None and self._exchange.shared:
             pile = self._channel.pile(*self._exchange.id)
             assert pile is not None, "a channel has a pile, or has none"
             if self._exchange.shared == slots.keys() and not closed_without:
                 rows = pile.gathered(self._client, list(slots))
-                return _placed(rows, np.concatenate(list(slots.values())))
+                return _placed(rows, np.concatenate(list(slots.values())), plan.num_slots)
             received |= {p: pile.gathered(self._client, [p]) for p in self._exchange.shared}
         parts: dict[int, Vectors] = {
             peer: csr_array((len(places), width), dtype=dtype)
@@ -199,33 +222,27 @@ class Mailbox:
         # Nothing else holds a peer's vectors from here on: each is freed once it is in its slots.
         del received
         if not self.is_rounded:
-            return _in_slot_order(parts, slots, width, dtype)
+            return _in_slot_order(parts, slots, (plan.num_slots, width), dtype)
         self._sum_shared(parts, closed_without)
-        return in_compact_form(_in_slot_order(parts, slots, width, dtype))
+        return in_compact_form(_in_slot_order(parts, slots, (plan.num_slots, width), dtype))
 
     def drop_decoded(self) -> None:
         """Free the decoded vectors; the channel still has their blocks."""
         self._exchange = None
 
     def _exchange_of(self, stage: StageExchange) -> PeerExchange:
+        plan = self._plan_of(stage.layer)
         exchange = PeerExchange(
             stage.id,
             self._channel,
             codec=self._wire_codec,
-            outgoing=Headers(self._plan.peers, stage.outgoing),
-            incoming=Headers(self._plan.peers, stage.incoming),
+            outgoing=Headers(plan.receivers, stage.outgoing),
+            incoming=Headers(plan.senders, stage.incoming),
             watch=lambda peer, traffic, way: self.watch(stage.layer, peer, traffic, way),
             counted=self._counted.setdefault(stage.id, set()),
         )
-        exchange.use_datagrams(
-            self.datagrams, self._plan.incoming_targets, all_needed=None, kept=True
-        )
+        exchange.use_datagrams(self.datagrams, plan.incoming_targets, all_needed=None, kept=True)
         return exchange
-
-    def _outgoing(self, rows: Vectors, fixed: FixedVectors | None) -> Iterator[tuple[int, Vectors]]:
-        """Yield what each peer gets; one at a time, unless all have to be known first."""
-        for peer in self._plan.peers:
-            yield peer.peer, peer.send.gather(rows) if fixed is None else fixed.vectors[peer.peer]
 
     def _sum_shared(self, parts: dict[int, Vectors], closed_without: tuple[int, ...]) -> None:
         """Add what peers that are there have sent for the same nodes."""
@@ -235,20 +252,25 @@ class Mailbox:
         parts.update(zip(there, summed, strict=True))
 
     def _refuse_strangers(self, exchange: PeerExchange, stage: StageExchange) -> None:
-        """Look at blocks of clients that are no peers: they list an edge which this part lacks."""
+        """Look at blocks of clients of whom none is awaited.
+
+        They are no peers, and list an edge which this part lacks; or peers of whom it reads no row.
+        """
         senders = self._channel.senders(
             self._job, stage.layer, stage.weights_digest, receiver=self._client
         )
-        for sender in sorted(senders - self._peers - exchange.refused.keys()):
-            exchange.decoded(stage.incoming(PeerPlan.of_stranger(sender)))
+        awaited, plan = self._edges_before(stage.layer).keys(), self._plan_of(stage.layer)
+
+        def header_of(sender: int) -> BlockHeader:
+            is_peer = sender in self._peers
+            return stage.incoming(plan.peer(sender) if is_peer else PeerPlan.of_stranger(sender))
+
+        for sender in sorted(senders - awaited - exchange.refused.keys()):
+            exchange.decoded(header_of(sender))
         if self.is_rounded:
             self._refuse_other_ways(exchange, stage, senders)
         if self.datagrams is not None:
-            self.datagrams.refuse_strangers(
-                lambda sender: stage.incoming(PeerPlan.of_stranger(sender)),
-                stage.id,
-                known=self._peers,
-            )
+            self.datagrams.refuse_strangers(header_of, stage.id, known=awaited)
 
     def _refuse_other_ways(
         self, exchange: PeerExchange, stage: StageExchange, senders: frozenset[int]
@@ -265,7 +287,8 @@ class Mailbox:
                 "there; see docs/kernel-path.md"
             )
         for peer in sorted(self._peers & senders & reached):
-            if self.datagrams and self.datagrams.carries(stage.incoming(self._plan.peer(peer)).key):
+            plan = self._plan_of(stage.layer).peer(peer)
+            if self.datagrams and self.datagrams.carries(stage.incoming(plan).key):
                 raise ConfigurationError(
                     f"client {peer} sends blocks, client {self._client} expects datagrams from it: "
                     "expected a udp:// address of both in both rosters, and an agent that listens "
@@ -283,24 +306,44 @@ class Mailbox:
         )
 
 
+def _outgoing(
+    peers: Sequence[PeerPlan], rows: Vectors, fixed: FixedVectors | None
+) -> Iterator[tuple[int, Vectors]]:
+    """Yield what each peer gets; one at a time, unless all have to be known first."""
+    for peer in peers:
+        yield peer.peer, peer.send.gather(rows) if fixed is None else fixed.vectors[peer.peer]
+
+
 def _in_slot_order(
-    parts: dict[int, Vectors], slots: dict[int, np.ndarray], width: int, dtype: str
+    parts: dict[int, Vectors], slots: dict[int, np.ndarray], shape: tuple[int, int], dtype: str
 ) -> Vectors:
     """Put vectors, by peer, where their slots are; each is let go once it is there."""
     if not parts:
-        return csr_array((0, width), dtype=dtype)
+        return csr_array(shape, dtype=dtype)
     order = np.concatenate(list(slots.values()))
     if all(not isinstance(part, np.ndarray) for part in parts.values()):
-        return _placed(vstack(list(parts.values()), format="csr"), order)
-    result = np.zeros((len(order), width), dtype=dtype)
+        return _placed(vstack(list(parts.values()), format="csr"), order, shape[0])
+    result = np.zeros(shape, dtype=dtype)
     for peer, where in slots.items():
         result[where] = to_dense(parts.pop(peer))
     return result
 
 
-def _placed(rows: Vectors, order: np.ndarray) -> Vectors:
-    """Return (n, width) rows of which each is put in the place that the (n,) ``order`` says."""
-    if is_everything(order, len(order)):
+def _placed(rows: Vectors, order: np.ndarray, count: int) -> Vectors:
+    """Return (count, width) rows: each of (n, width) in the place that the (n,) ``order`` says.
+
+    Others are zero.
+    """
+    if is_everything(order, count):
         return rows
     chosen = rows[np.argsort(order, kind="stable")]
-    return chosen if isinstance(chosen, np.ndarray) else csr_array(chosen)
+    if len(order) == count:
+        return chosen if isinstance(chosen, np.ndarray) else csr_array(chosen)
+    if isinstance(chosen, np.ndarray):
+        found = np.zeros((count, chosen.shape[1]), dtype=chosen.dtype)
+        found[np.sort(order)] = chosen
+        return found
+    ends = np.zeros(count + 1, dtype=chosen.indptr.dtype)
+    ends[np.sort(order) + 1] = np.diff(chosen.indptr)
+    shape = (count, chosen.shape[1])
+    return csr_array((chosen.data, chosen.indices, ends.cumsum(dtype=ends.dtype)), shape=shape)

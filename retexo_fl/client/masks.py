@@ -159,6 +159,7 @@ class ClientMasks:
         return {
             **dict.fromkeys(asdict(counts), 0),
             "sizes": (),
+            "vectors_later": (),
             "brings": " ".join(sorted(self.brings(has))),
             "mask_key": key,
             "mask_signature": signature,

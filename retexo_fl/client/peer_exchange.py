@@ -237,7 +237,8 @@ class PeerExchange:
             return
         self._datagrams, self._targets = datagrams, targets
         self._all_needed, self._is_kept = all_needed, kept
-        self.reached = tuple(peer for peer in self._incoming if datagrams.reaches(peer))
+        both = dict.fromkeys((*self._incoming, *self._outgoing))
+        self.reached = tuple(peer for peer in both if datagrams.reaches(peer))
 
     @property
     def outgoing_keys(self) -> frozenset[BlockKey]:
@@ -273,8 +274,8 @@ class PeerExchange:
             LocalProtocolError: A vector is not finite.
         """
         traffic = Traffic()
-        if self._datagrams is not None and fixed is not None and self.reached:
-            headers = {peer: self._outgoing[peer] for peer in self.reached}
+        headers = {p: self._outgoing[p] for p in self.reached if p in self._outgoing}
+        if self._datagrams is not None and fixed is not None and headers:
             for peer, moved in self._datagrams.send(headers, fixed, rows=rows).items():
                 self._watch(peer, moved, "out")
                 traffic += moved
@@ -289,7 +290,8 @@ class PeerExchange:
             return
         if self._is_kept:
             self.received |= self._datagrams.kept(self.id)
-        headers = {p: self._incoming[p] for p in self.reached if p not in self.received}
+        awaited = [p for p in self.reached if p in self._incoming and p not in self.received]
+        headers = {peer: self._incoming[peer] for peer in awaited}
         if headers:
             self._datagrams.expect(headers, self._targets, all_needed=self._all_needed)
 
@@ -357,7 +359,7 @@ class PeerExchange:
 
     def _receive_datagrams(self) -> Traffic:
         traffic = Traffic()
-        waiting = set(self.reached) - self.received.keys()
+        waiting = {*self.reached} & self._incoming.keys() - self.received.keys()
         if self._datagrams is None or not waiting:
             return traffic
         for unit in self._datagrams.arrived(self.id):

@@ -769,8 +769,6 @@ class RunConfig:
             "model": self.model,
             "normalisation": self.feature_normalisation,
             "dtype": self.dtype,
-            # Of rows that no layer reads nothing is sent, but where edges are learned.
-            "layers": self.layers if self.goal.splits_nodes else 0,
             # Few bits are only for what is not shorter without loss, but on one grid.
             "codec": self.row_codec if self.codec == "fixed" else self.codec,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +11,15 @@ from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import Fitting, GraphFacts
 from retexo_fl.training.fitting import fit
 from retexo_fl.units import counted
+
+
+def total_vectors(told: Iterable[HelloAnswer]) -> tuple[int, ...]:
+    """Return how many vectors clients send before the first stage, and before each later one.
+
+    The latter only where these may be others.
+    """
+    counts = zip(*((one.vectors_out, *one.vectors_later) for one in told), strict=True)
+    return tuple(map(sum, counts))
 
 
 def fitted(

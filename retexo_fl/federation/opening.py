@@ -20,6 +20,7 @@ from retexo_fl.federation.graph_counts import fitted
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import LabelTotals, check_goal
+from retexo_fl.federation.rounds.checked_answers import check_later
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.mask_keys import (
@@ -119,8 +120,12 @@ def open_attempt(  # noqa: PLR0913 - a training and a prediction open differentl
     if config.introductions:
         messenger.run(introduce(ticket, {a.client: a.member for a in federation.answers}))
     told: Sequence[HelloAnswer | CountsAnswer] = federation.answers
+    later = len(shape.further_plans)
+    for answer in federation.answers:
+        check_later(answer, 0 if is_masked else later)
     if is_masked:
-        masking = messenger.run(begin_sums(ticket, federation.hellos, config, sizes=sizes))
+        asking = begin_sums(ticket, federation.hellos, config, sizes=sizes, later=later)
+        masking = messenger.run(asking)
         told = tuple(masking.counts.values())
     fit = ""
     if fitting is not None and sizes:

@@ -13,6 +13,7 @@ import numpy as np
 from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Who, members
+from retexo_fl.federation.graph_counts import total_vectors
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.rounds.clients import untold_bytes
@@ -281,12 +282,14 @@ def _plan(outcome: TrainingOutcome, job: JobState) -> Plan:
     # End to end there is one stage; lazy training would have as many rounds in each.
     of_layers = (max(rounds),) * config.layers
     is_lazy = len(rounds) == len(config.stage_rounds)
+    vectors, *later = total_vectors(outcome.counted.values())
     size = TrainingSize(
         clients=config.clients,
         training_clients=sum(a.has("train") for a in outcome.answers),
         asked_clients=sum(a.has("train") or a.has("validation") for a in outcome.answers),
         validation_clients=sum(a.has("validation") for a in outcome.answers),
-        vectors=sum(counts.vectors_out for counts in outcome.counted.values()),
+        vectors=vectors,
+        later=tuple(later),
         sampled_vectors=sum(counts.vectors_drawn for counts in outcome.counted.values()),
         rounds=tuple(rounds) if is_lazy else of_layers,
         further=tuple(sum(others) for _, *others in of_stages) if is_lazy else (),

@@ -23,7 +23,10 @@ from retexo_fl.training.volume import column_bits
 
 
 def with_costs(
-    profile: ChosenProfile, config: RunConfig, answers: Sequence[HelloAnswer], vectors: int
+    profile: ChosenProfile,
+    config: RunConfig,
+    answers: Sequence[HelloAnswer],
+    vectors: Sequence[int],
 ) -> ChosenProfile:
     """Return a profile with what it costs, where it is another than lean and nobody has counted.
 
@@ -33,7 +36,7 @@ def with_costs(
         profile: As it was chosen.
         config: Of the run.
         answers: The hello of each client.
-        vectors: How many all send in an exchange.
+        vectors: How many all send in exchanges (:func:`.total_vectors`).
     """
     is_counted = profile.payload_at_most is not None
     if is_counted or not forecast_of(config).profiles or profile.name == DEFAULT_PROFILE:
@@ -48,7 +51,7 @@ def with_costs(
     return replace(profile, payload_at_most=payload, lean_at_most=lean)
 
 
-def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) -> int:
+def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: Sequence[int]) -> int:
     first = answers[0]
     shape = ModelShape.of(
         config,
@@ -62,20 +65,22 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: int) ->
     counts = {one.client: {use: int(one.has(use)) for use in USES} for one in answers}
     item = np.dtype(config.dtype).itemsize
     widths = [shape.exchange_width(stage) for stage in range(shape.stages)]
+    every, *later = vectors
+    before = vectors if later else [every] * len(widths)
     exchanged = (
-        vectors * width * item
+        count * width * item
         if config.row_bits == 32
         # On one grid a row takes a byte less, and a frame, of one row at least, two more.
-        else level_bytes(vectors, width, config.row_bits) + vectors * (config.row_codec == FIXED8)
-        for width in widths
+        else level_bytes(count, width, config.row_bits) + count * (config.row_codec == FIXED8)
+        for count, width in zip(before, widths, strict=True)
     )
     columns = sum(
-        vectors * shape.exchange_width(stage) * item
+        every * shape.exchange_width(stage) * item
         if (bits := column_bits(config, shape, stage)) == 32
-        else level_bytes(vectors, shape.exchange_width(stage), bits)
+        else level_bytes(every, shape.exchange_width(stage), bits)
         for stage in shape.column_stages
     )
     if shape.far_types:
-        columns += vectors * shape.features * item
+        columns += vectors[-1] * shape.features * item
     asked = training_messages(config, shape, counts, forecast=LAZY)
     return sum(exchanged) + columns + sum(one.payload_bytes for one in asked)

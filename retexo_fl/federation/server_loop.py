@@ -24,6 +24,7 @@ from retexo_fl.federation.asking import (
     Silence,
     Watch,
 )
+from retexo_fl.federation.graph_counts import total_vectors
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
@@ -116,7 +117,7 @@ class ServerLoop(Follower):
         """
         self.job.restore_weights(self._joined.schedule, self.run)
         if self.job.profile is not None:
-            vectors = sum(hello.vectors_out for hello in self._joined.clients.counted.values())
+            vectors = total_vectors(self._joined.clients.counted.values())
             self.job.profile = with_costs(
                 self.job.profile, self.config, self._joined.federation.answers, vectors
             )

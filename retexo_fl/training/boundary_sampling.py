@@ -91,7 +91,8 @@ def read_numbers(block: np.ndarray, *, vectors: int, peer: int) -> np.ndarray:
     numbers = block[:, 0]
     ascending = bool((np.diff(numbers) > 0).all())
     whole = bool((numbers == np.floor(numbers)).all())
-    if not (ascending and whole and len(numbers) and numbers[0] >= 0 and numbers[-1] < vectors):
+    some = len(numbers) > 0 and numbers[0] >= 0 and numbers[-1] < vectors
+    if not (ascending and whole and (some or not vectors)):
         raise RemoteProtocolError(
             f"client {peer}: requested vectors that do not exist, or not in order; expected "
             f"ascending numbers below {vectors}"

@@ -33,7 +33,7 @@ from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.plan.vectors import with_sums
-from retexo_fl.training.sent_rows import rows_read, sent_rows
+from retexo_fl.training.sent_rows import sent_rows
 
 _ESCAPED: Final = 255
 _NARROW: Final = 65_536
@@ -57,7 +57,7 @@ def sent_bytes(
 
     Args:
         part: The client's part.
-        plan: Its plan.
+        plan: What it sends before that.
         codec: ``codec``, or ``fixed8``, of which the bytes of what is not sparse are the most.
         frame_bytes: Limit of a frame.
         **how: What :func:`own_features` takes.
@@ -97,9 +97,7 @@ def grid_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> in
     return rows * (width + 1) + 2 * frames
 
 
-def own_features(
-    part: GraphPartition, *, model: str, normalisation: str, dtype: str, layers: int
-) -> Features:
+def own_features(part: GraphPartition, *, model: str, normalisation: str, dtype: str) -> Features:
     """Return the features of a client's nodes as they are sent.
 
     Args:
@@ -107,10 +105,9 @@ def own_features(
         model: Layer, which may ask for scaled rows.
         normalisation: ``feature-normalisation``.
         dtype: ``dtype``.
-        layers: ``layers``: of types that none reads nothing is sent.
     """
     features = normalise_features(part.features, normalisation).astype(dtype)
-    return sent_rows(model, part.degrees, rows_read(part, features, layers=layers))
+    return sent_rows(model, part.degrees, features)
 
 
 def rounded_features(sent: Sequence[Features]) -> list[Features]:

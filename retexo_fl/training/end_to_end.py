@@ -12,7 +12,7 @@ algorithm 1, with sampled boundary nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,14 +43,15 @@ class EndToEndPlan:
     """How the whole model is trained.
 
     Attributes:
-        boundary: What crosses inside rounds.
+        boundary: By layer from the second on, what crosses before it inside rounds: no more than
+            before the second, of which ``sampling`` draws for all.
         seed: Of the training.
         recipe: Loss, metric, local steps; more than one only where no peer takes part.
         sampling: How boundary nodes are sampled; None for all.
         recompute: Save memory by computing every layer twice.
     """
 
-    boundary: BoundaryPlan
+    boundary: Sequence[BoundaryPlan]
     seed: int
     recipe: Recipe
     sampling: BoundarySampling | None = None
@@ -84,7 +85,7 @@ class EndToEndTrainer:
         first = self._layer(0)
         self._prepared = first.layer.prepare(inputs)
         scale = first.layer.message_scale(inputs.degrees)
-        self._boundary = BoundaryRows(plan.boundary, scale, plan.sampling)
+        self._boundary = [BoundaryRows(one, scale, plan.sampling) for one in plan.boundary]
         nothing = torch.empty(0, dtype=inputs.dtype)
         self._inputs = replace(inputs, own=nothing, received=nothing)
         self._makers: dict[tuple[int, str], _MakeBatch] = {}
@@ -138,7 +139,7 @@ class EndToEndTrainer:
                 batch = self._maker(m, which)(stacked)
                 rows = model.classify(batch, None) if model.is_last else model.embed(batch)
             if not model.is_last:
-                received = yield from self._boundary.forward(
+                received = yield from self._boundary[m].forward(
                     rows.numpy(), None, label=f"{which}-{m + 1}", purpose="evaluate"
                 )
                 stacked = torch.cat([rows, torch.from_numpy(received)])
@@ -149,7 +150,9 @@ class EndToEndTrainer:
     def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> Steps[PassSums]:
         """Return the gradient at ``weights`` of all clients' losses with respect to own rows."""
         self._flat.bind(weights)
-        draw = yield from self._boundary.draw(self._inputs.slot_hashes, dropout.round)
+        draw = None
+        if self._boundary:
+            draw = yield from self._boundary[0].draw(self._inputs.slot_hashes, dropout.round)
         passes: list[LayerPass] = []
         stacked = self._no_rows()
         for m in range(len(self._models)):
@@ -162,7 +165,7 @@ class EndToEndTrainer:
             passes.append(one)
             rows = one.forward(stacked)
             if not self._layer(m).is_last:
-                received = yield from self._boundary.forward(
+                received = yield from self._crossing(m, draw).forward(
                     rows.numpy(), draw, label=f"forward-{m + 1}", purpose="train"
                 )
                 stacked = torch.cat([rows, torch.from_numpy(received)])
@@ -184,7 +187,7 @@ class EndToEndTrainer:
             if m:
                 nodes = self._inputs.num_nodes
                 own = of_input[:nodes].numpy()
-                yield from self._boundary.backward(
+                yield from self._crossing(m - 1, draw).backward(
                     of_input[nodes:].numpy(), own, draw, label=f"backward-{m}"
                 )
                 upstream = torch.from_numpy(own)
@@ -210,7 +213,7 @@ class EndToEndTrainer:
         target = which if model.is_last else "inner"
         if m and draw is not None and not model.layer.sums_messages:
             # A sum takes zeros for what was not drawn; attention must not see those edges.
-            inputs = with_slots(self._inputs, self._boundary.plan, draw)
+            inputs = with_slots(self._inputs, self._boundary[0].plan, draw)
             return model.layer.trained_batches(inputs, self._rows(target))
         if (m, target) not in self._makers:
             self._makers[m, target] = self._made(m, target)
@@ -222,6 +225,10 @@ class EndToEndTrainer:
             return layer.trained_batches(self._inputs, self._rows(target))
         batch = layer.batch(self._prepared, self._rows(target))
         return lambda stacked: batch
+
+    def _crossing(self, m: int, draw: BoundaryDraw | None) -> BoundaryRows:
+        """Return what carries the rows of layer ``m``, or those that were drawn of them."""
+        return self._boundary[m if draw is None else 0]
 
     def _layer(self, m: int) -> StageModel:
         model = self._models[m]

@@ -1,13 +1,32 @@
-"""What a client makes of its rows before they cross: the factors that only their owner knows."""
+"""Which rows of a client cross before a stage, and the factors in them that only it knows."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from scipy.sparse import csr_array, hstack
 
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.stage_model import ModelShape
+
+
+def plans_by_stage(
+    shape: ModelShape, part: GraphPartition, plan: BoundaryPlan
+) -> Mapping[int, BoundaryPlan]:
+    """Return, by stage, what crosses before it where that is not all of a plan.
+
+    Args:
+        shape: Of the model.
+        part: A client's.
+        plan: Its plan of all that has an edge to a peer.
+    """
+    stages = (*range(shape.layers), *([shape.far_stage] if shape.far_types else ()))
+    read = ((stage, shape.read_into(stage)) for stage in stages)
+    return {stage: plan.into(part, kinds) for stage, kinds in read if kinds is not None}
 
 
 def sent_rows(model: str, degrees: np.ndarray, rows: Features) -> Features:
@@ -31,27 +50,6 @@ def sent_rows(model: str, degrees: np.ndarray, rows: Features) -> Features:
             return np.concatenate((rows, beside), axis=1)
         rows = csr_array(hstack([rows, csr_array(beside)], format="csr"))
     return rows
-
-
-def rows_read(part: GraphPartition, rows: Features, *, layers: int) -> Features:
-    """Return [n, H] rows of a client's nodes with zeros in place of those that no peer reads.
-
-    Args:
-        part: The client's; without types all are read.
-        rows: As the first of some layers reads them.
-        layers: How many, of the model; 0 where edges are learned, for which all rows cross.
-    """
-    kinds, relations = part.kinds, part.relations
-    if relations is None or kinds is None or not layers:
-        return rows
-    is_read = np.isin(kinds, relations.read_within(relations.with_labels, layers - 1))
-    if is_read.all():
-        return rows
-    kept = _multiplied(rows, is_read.astype(rows.dtype))
-    if not isinstance(kept, np.ndarray):
-        # What an exchange carries has no explicit zeros.
-        kept.eliminate_zeros()
-    return kept
 
 
 def parted_rows(model: str, received: Features) -> tuple[Features, np.ndarray | None]:

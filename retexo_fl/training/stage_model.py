@@ -350,6 +350,23 @@ class ModelShape:
             return beside + (self.features if self.basis_of_sums else self.inputs)
         return self._layer_input_width(stage) or self.input_width(stage) + beside
 
+    def read_into(self, stage: int) -> tuple[int, ...] | None:
+        """Return the types into whose nodes a stage, or a layer end to end, reads rows along edges.
+
+        None where rows cross along all edges: without types, and where edges are learned, of both
+        of whose ends rows are needed. What crosses before :attr:`far_stage` is read by labelled
+        nodes, as the last layer reads.
+        """
+        if self.relations is None or self.link_head:
+            return None
+        typed = self.layer_shape(min(stage, self.layers - 1)).typed
+        return None if typed is None else typed.kinds
+
+    @property
+    def further_plans(self) -> range:
+        """Stages, or layers, before which other rows may cross than before the first."""
+        return range(1, 1 if self.read_into(0) is None else self.layers)
+
     def crosses_as_inputs(self, stage: int) -> bool:
         """Return whether what crosses before a stage is what the layer before it reads."""
         return stage > 0 and self._layer_input_width(stage) is not None

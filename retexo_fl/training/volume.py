@@ -57,6 +57,8 @@ class TrainingSize:
         validation_clients: Clients with validation nodes.
         vectors: V.
         rounds: R of each stage.
+        later: Of a graph with types, V of each stage after the first, or of each layer end to end,
+            where not all rows that cross before the first are read; empty: V.
         sampled_vectors: Vectors that BNS draws in a round, over all ordered pairs of clients (see
             :func:`sampled_vectors`); None where the pairs are not known.
         further: Rounds of each stage as something else (:mod:`.candidates`), after its own: they
@@ -72,6 +74,7 @@ class TrainingSize:
     validation_clients: int
     vectors: int
     rounds: tuple[int, ...]
+    later: tuple[int, ...] = ()
     sampled_vectors: int | None = None
     further: tuple[int, ...] = ()
     corrected: bool = False
@@ -81,6 +84,10 @@ class TrainingSize:
     def further_rounds(self) -> tuple[int, ...]:
         """What ``further`` says of each stage."""
         return self.further or (0,) * len(self.rounds)
+
+    def vectors_before(self, stage: int) -> int:
+        """Return V of the exchange before a stage, or before a layer end to end."""
+        return (self.vectors, *self.later)[min(stage, len(self.later))]
 
     def weights_of_rounds(self, rounds: int, parameters: int) -> int:
         """Return how many values go to clients with the rounds of a stage of so many parameters."""
@@ -333,6 +340,7 @@ class MaskedSize:
 
     Attributes:
         cohorts: Clients that are added up together.
+        later: Numbers of vectors that they tell beside those of the first exchange.
         terms: How many clients have train nodes that count.
         together: All take part in every round.
         counts_train: Rounds count right train nodes.
@@ -361,6 +369,7 @@ class MaskedSize:
     metric: Beside
     report: Beside
     cached: int = 0
+    later: int = 0
     moved: tuple[int, ...]
 
     def asked(self, *uses: str) -> int:
@@ -456,7 +465,7 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     everyone, training = size.asked(), size.asked("train")
     validating, in_rounds = size.asked("validation"), size.asked("train", "validation")
     # Nodes, of each use, too; vectors out, in and drawn.
-    yield from asked(everyone, Beside(wide=7))
+    yield from asked(everyone, Beside(wide=7 + size.later))
     yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
     nodes, (in_round, in_evaluation) = Beside(counts=1), size.moved[1:] or (0, 0)
     features, blocks = shape.features, shape.basis_blocks

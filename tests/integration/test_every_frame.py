@@ -71,7 +71,7 @@ def _gate(part: GraphPartition, job: str, algorithm: str) -> JobGate:
     config = make_config({"clients": 3, "hidden": 8, "algorithm": algorithm})
     return JobGate(
         job,
-        BoundaryPlan.from_partition(part),
+        lambda stage: BoundaryPlan.from_partition(part),
         config,
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
         first=lambda: _FIRST,

@@ -74,6 +74,8 @@ def test_who_tells_the_truth_is_believed(tmp_path: Path) -> None:
         (api.HELLO.message_type, "train", 10**9, RemoteProtocolError),
         (api.HELLO.message_type, "test", -1, RemoteProtocolError),
         (api.HELLO.message_type, "vectors-out", 2**60, RemoteProtocolError),
+        (api.HELLO.message_type, "vectors-later", [2**40], RemoteProtocolError),
+        (api.HELLO.message_type, "vectors-later", [0], RemoteProtocolError),
         (api.HELLO.message_type, "vectors-drawn", 2**60, RemoteProtocolError),
         (api.HELLO.message_type, "partitioning", "x" * 129, RemoteProtocolError),
         (api.HELLO.message_type, "partitioning", "\x1b[2J", RemoteProtocolError),

@@ -14,7 +14,9 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.training.stage_model import ModelShape
 from tests.support.runs import configured, largest_difference, result_of, train_over
+from tests.support.typed_graphs import BANK, CHAINED
 
 
 class LosingChannel(MemoryChannel):
@@ -61,6 +63,27 @@ def test_drop_goes_on_and_counts_missing_rows_exactly(tmp_path: Path, model: str
     train_over(config, LosingChannel(2))
     result = result_of(tmp_path / "run")
     assert result["missing_rows"] == config.layers * missing
+    assert np.isfinite(result["test_accuracy"])
+
+
+def test_drop_counts_what_each_layer_of_a_typed_graph_lacks(tmp_path: Path) -> None:
+    keys = {**BANK, "dataset": CHAINED}
+    config = configured(
+        tmp_path / "run", clients=3, rounds=2, missing_peers="drop", exchange_deadline_s=0.1, **keys
+    )
+    parts = make_parts(config)
+    shape = ModelShape.of_part(config, parts[0])
+    whole = [BoundaryPlan.from_partition(part) for part in parts]
+    read = [
+        plan.into(part, shape.read_into(stage) or ())
+        for part, plan in zip(parts[:2], whole[:2], strict=True)
+        for stage in range(config.layers)
+    ]
+    missing = sum(plan.peer(2).receive.count for plan in read)
+    assert 0 < missing < config.layers * sum(plan.peer(2).receive.count for plan in whole[:2])
+    train_over(config, LosingChannel(2))
+    result = result_of(tmp_path / "run")
+    assert result["missing_rows"] == missing
     assert np.isfinite(result["test_accuracy"])
 
 

@@ -12,6 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import retexo_fl
+from retexo_fl.api.plan_exchanges import PlannedParts
+from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import open_partition, write_partition
@@ -19,7 +21,10 @@ from retexo_fl.graph.parts.partition import check_partition
 from retexo_fl.methods.forecasts import FORECASTS
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
+from tests.support.agents import agents, train_with
 from tests.support.cli import CommandLine
+from tests.support.limits import PERMISSIVE
+from tests.support.loopback import free_ports
 from tests.support.played_devices import play_devices
 from tests.support.predictions import cut, read_npz
 from tests.support.runs import (
@@ -27,11 +32,13 @@ from tests.support.runs import (
     largest_difference,
     ledger_of,
     model_bytes,
+    result_of,
     size_of,
     stop_after,
     train,
 )
-from tests.support.typed_graphs import BANK, bank, write_bank
+from tests.support.typed_graphs import BANK, CHAINED, chained, write_bank
+from tests.support.ways import profile_keys
 from tests.support.workers import train_in_workers
 
 TOLERANCE = 1e-9
@@ -89,39 +96,53 @@ def test_any_cut_trains_the_weights_of_one(tmp_path: Path, keys: dict[str, Any])
         assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)
 
 
+LEAN: dict[str, Any] = {**profile_keys("lean", "rounds"), "model": "rel-sage"}
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "model"),
+    ("clients", "keys"),
     [
-        *(("standard", model) for model in ({}, {"model": "rel-gat"}, BASES)),
-        *(("lazy", model) for model in ({}, {"model": "rel-gat"}, BASES)),
-        *(("lazy", model) for model in (TAUGHT, TAUGHT | {"layers": 3}, FAR)),
+        (3, {}),
+        (3, {"model": "rel-gat"}),
+        (3, BASES),
+        *((3, TAUGHT | {"layers": layers}) for layers in (2, 3)),
+        (3, TAUGHT | {"algorithm": "standard"}),
+        (3, FAR),
+        *((clients, LEAN | {"layers": layers}) for clients in (2, 3, 7) for layers in (2, 3)),
+        *((clients, {"layers": 3, "codec": "dense"}) for clients in (2, 7)),
+        *((3, {"algorithm": "standard", "layers": layers}) for layers in (2, 3)),
+        *((3, {"algorithm": "bns", "layers": layers}) for layers in (2, 3)),
+        (4, LEAN | {"secure_aggregation": "masked"}),
+        (3, {"secure_aggregation": "masked", "layers": 3}),
+        (3, {"secure_aggregation": "masked", "layers": 3, "algorithm": "standard"}),
     ],
     ids=str,
 )
 def test_bytes_are_those_of_the_closed_form(
-    tmp_path: Path, algorithm: str, model: dict[str, Any]
+    tmp_path: Path, clients: int, keys: dict[str, Any]
 ) -> None:
-    keys = {**KEYS, **model, "clients": 3, "algorithm": algorithm}
+    keys = {**KEYS, **keys, "clients": clients, "boundary_rate": 0.5, "partitioner": "random"}
+    keys |= {"dataset": CHAINED, "rounds": 2}
     run = train(tmp_path / "run", **keys)
     config = configured(tmp_path / "planned", **keys)
     parts = make_parts(config)
     size = size_of(config, parts)
-    predicted = FORECASTS[algorithm].volume(ModelShape.of_part(config, parts[0]), size)
+    assert len({size.vectors, *size.later}) == config.layers
+    facts = plan_facts(config, PlannedParts(parts))["plans"]["rows"]
+    assert (facts["vectors"], *facts["vectors_later"]) == (size.vectors, *size.later)
+    size = replace(size, sampled_vectors=facts["sampled_vectors"])
+    predicted = FORECASTS[config.algorithm].volume(ModelShape.of_part(config, parts[0]), size)
     assert predicted is not None
     ledger = ledger_of(run)
-    assert ledger.sum(kind="boundary").raw == predicted.boundary
-    assert ledger.sum(kind="updates_up").raw == predicted.updates_up
-    assert ledger.sum(kind="weights_down").raw == predicted.weights_down
-
-
-def _chain(scale: float) -> dict[str, Any]:
-    """Return customers whose devices' makers are in countries with features of some size."""
-    made = bank()
-    rng = np.random.default_rng(1)
-    del made["edges"]["customer", "knows", "customer"], made["edges"]["customer", "buys", "shop"]
-    made["nodes"]["country"] = {"x": (scale * rng.normal(size=(6, 50))).astype(np.float32)}
-    made["edges"]["shop", "in", "country"] = np.stack((np.arange(12), np.arange(12) % 6))
-    return made
+    told = result_of(run)["plan"]["predicted_raw"]["boundary"]
+    planned = facts["algorithms"][config.algorithm]["boundary"]
+    assert ledger.sum(kind="boundary").raw == predicted.boundary == told == planned
+    if clients == 3 and config.update_bits == 32 and config.secure_aggregation == "none":
+        assert ledger.sum(kind="updates_up").raw == predicted.updates_up
+        assert ledger.sum(kind="weights_down").raw == predicted.weights_down
+    payload = ledger.sum(kind="boundary", layer=0).payload
+    if config.algorithm == "lazy" and config.row_bits == 32:
+        assert payload == facts["first_exchange"][config.codec]
 
 
 @pytest.mark.parametrize("profile", ["lean", "retexo"])
@@ -130,7 +151,7 @@ def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: s
     keys |= {"hidden": 8, "profile": profile, "partitioner": "random", "quiet": True}
     ran = {
         (scale, layers): retexo_fl.run(
-            graph=_chain(scale), out=tmp_path / f"{scale}-{layers}", layers=layers, **keys
+            graph=chained(scale), out=tmp_path / f"{scale}-{layers}", layers=layers, **keys
         )
         for scale in (0.0, 9.0)
         for layers in (2, 3)
@@ -166,6 +187,37 @@ def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[st
             train(out, stop_after(2, stage=stage), **keys)
         train(out, **keys, resume=out)
         assert model_bytes(out) == model_bytes(plain)
+
+
+@pytest.mark.parametrize("datagrams", [False, True])
+@pytest.mark.parametrize(
+    ("partitioner", "ways"),
+    [
+        # Some have nothing to send to a peer, or nobody of theirs reads it.
+        ("attribute:type", [{}, LEAN | {"rounds": 2}]),
+        ("random", [{"algorithm": "standard"}, {"algorithm": "bns", "boundary_rate": 0.5}]),
+    ],
+)
+@pytest.mark.system
+def test_agents_train_the_bits_of_one_process(
+    tmp_path: Path, partitioner: str, ways: list[dict[str, Any]], datagrams: bool
+) -> None:
+    keys = {**KEYS, "dataset": CHAINED, "clients": 4, "layers": 3, "partitioner": partitioner}
+    keys |= {"message_timeout_s": 120.0}
+    parts = make_parts(configured(tmp_path / "planned", **keys))
+    ports, schemes = iter(free_ports(8)), ("tcp", "udp")[: 1 + datagrams]
+    addresses = [tuple(f"{scheme}://127.0.0.1:{next(ports)}" for scheme in schemes) for _ in parts]
+    codec = {"codec": "fixed"} if datagrams else {}
+    with agents(tmp_path / "agents", parts, addresses=addresses, settings=PERMISSIVE) as made:
+        for number, way in enumerate(ways):
+            out = tmp_path / f"{number}"
+            train_with(made, configured(out / "deployed", **keys | way | codec))
+            train(out / "inline", **keys | way | codec)
+            assert model_bytes(out / "deployed") == model_bytes(out / "inline"), way
+            raw = [
+                ledger_of(out / name).sum(kind="boundary").raw for name in ("deployed", "inline")
+            ]
+            assert raw[0] == raw[1], way
 
 
 @pytest.mark.parametrize("model", [{}, {"model": "rel-gat"}, TAUGHT], ids=str)

@@ -20,12 +20,12 @@ from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph.parts.partition import GraphPartition
-from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.ledger import OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
+from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize
 
 
@@ -46,14 +46,33 @@ class Interrupter:
 def size_of(config: RunConfig, parts: Sequence[GraphPartition]) -> TrainingSize:
     """Return what closed forms count, of clients that all take part in everything."""
     clients = len(parts)
+    shape = ModelShape.of_part(config, parts[0])
+    vectors, *later = (
+        sum(crossing_rows(part, shape.read_into(m)) for part in parts)
+        for m in (0, *shape.further_plans)
+    )
     return TrainingSize(
         clients=clients,
         training_clients=clients,
         asked_clients=clients,
         validation_clients=clients,
-        vectors=sum(BoundaryPlan.from_partition(part, "rows").num_send for part in parts),
+        vectors=vectors,
+        later=tuple(later),
         rounds=config.stage_rounds,
     )
+
+
+def crossing_rows(part: GraphPartition, kinds: tuple[int, ...] | None) -> int:
+    """Count the rows that a client sends: one for each peer with a node of a type that reads it."""
+    found, far = set(), part.boundary_kinds
+    for row in range(part.num_inner):
+        for end in part.indices[part.indptr[row] : part.indptr[row + 1]].tolist():
+            slot = end - part.num_inner
+            if slot < 0:
+                continue
+            if kinds is None or far is None or int(far[slot]) in kinds:
+                found.add((row, int(part.boundary_owners[slot])))
+    return len(found)
 
 
 def stop_after(round_number: int, *, stage: int | None = None) -> Listener:

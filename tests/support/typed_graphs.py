@@ -20,6 +20,8 @@ BANK: Final[dict[str, Any]] = {
     "model": "rel-sage",
 }
 JUDGED: Final[dict[str, Any]] = {**BANK, "dataset": "tests.support.typed_graphs:judged_bank"}
+#: A graph of which each layer reads nodes of fewer types than the one before.
+CHAINED: Final = "tests.support.typed_graphs:chained"
 CUSTOMERS: Final = 40
 DEVICES: Final = 15
 SHOPS: Final = 12
@@ -54,6 +56,16 @@ def bank() -> dict[str, Any]:
             ("device", "stands", "shop"): pairs(DEVICES, SHOPS, 20),
         },
     }
+
+
+def chained(scale: float = 1.0) -> dict[str, Any]:
+    """Return customers whose devices' makers are in countries with features of some size."""
+    made = bank()
+    rng = np.random.default_rng(1)
+    del made["edges"]["customer", "knows", "customer"], made["edges"]["customer", "buys", "shop"]
+    made["nodes"]["country"] = {"x": (scale * rng.normal(size=(6, 50))).astype(np.float32)}
+    made["edges"]["shop", "in", "country"] = np.stack((np.arange(12), np.arange(12) % 6))
+    return made
 
 
 def judged_bank() -> dict[str, Any]:

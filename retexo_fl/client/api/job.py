@@ -44,8 +44,10 @@ class HelloAnswer:
         directed: Whether edges have a direction.
         relations: Types of nodes and relations between them (:attr:`.Relations.text`); empty
             without.
-        vectors_out: Vectors it sends in an exchange, over all peers.
+        vectors_out: Vectors it sends in the first exchange, over all peers.
         vectors_in: Vectors it receives.
+        vectors_later: Of a graph with types, vectors it sends before each further stage, or layer
+            end to end; empty where they are those of the first exchange.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
         label_uses: (C,) by class the uses that it has nodes of: 1 train, 2 validation, 4 test,
             added.
@@ -93,6 +95,11 @@ class HelloAnswer:
     agreement: bytes | None = None
     structural: bool | None = None
     sizes: tuple[int, ...] = ()
+    vectors_later: tuple[int, ...] = ()
+
+    def vectors_before(self, stage: int) -> int:
+        """Return how many vectors it sends before a stage; after the last, as before that."""
+        return (self.vectors_out, *self.vectors_later)[min(stage, len(self.vectors_later))]
 
     def has(self, use: str) -> bool:
         """Return whether it has nodes, or pairs, of a use."""
@@ -190,10 +197,12 @@ class CountsRequest(Request["CountsAnswer"]):
     Attributes:
         ticket: Names job and attempt.
         sizes: As in :class:`HelloRequest`.
+        later: How many numbers ``vectors_later`` has; None: none.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     sizes: bool | None = None
+    later: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +223,7 @@ class CountsAnswer:
     vectors_in: int
     vectors_drawn: int = 0
     sizes: tuple[int, ...] = ()
+    vectors_later: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

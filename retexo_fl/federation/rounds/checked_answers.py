@@ -78,6 +78,8 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
         for field in _USES:
             _demand(field, getattr(hello, field), 0, _MAX_COUNT if counts_links else hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
+        for count in hello.vectors_later:
+            _demand("vectors_later", count, 0, hello.vectors_out)
         if hello.sizes:
             _demand("numbers of sizes", len(hello.sizes), NUM_SIZES, NUM_SIZES)
         if hello.mask_key is not None:
@@ -201,8 +203,18 @@ def cached_rows(who: Who, answer: EvaluateAnswer, *, facts: SumFacts, nodes: str
         return CachedRows.of(answer.cached)
 
 
-def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:
-    """Check the answer to a ``query.publish``.
+def check_later(hello: HelloAnswer, plans: int) -> None:
+    """Check that it tells vectors of as many further exchanges as may have others than the first.
+
+    Raises:
+        RemoteProtocolError: It does not.
+    """
+    with named(hello.client):
+        _demand("numbers of vectors_later", len(hello.vectors_later), plans, plans)
+
+
+def check_published(hello: HelloAnswer, answer: PublishAnswer, *, stage: int) -> None:
+    """Check the answer to a ``query.publish`` of a stage.
 
     Raises:
         RemoteProtocolError: It sent another number of vectors than it has to.
@@ -211,7 +223,8 @@ def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:
         if hello.mask_key is not None:
             _demand_untold(answer, PublishAnswer())
             return
-        _demand("vectors", answer.vectors, hello.vectors_out, hello.vectors_out)
+        expected = hello.vectors_before(stage)
+        _demand("vectors", answer.vectors, expected, expected)
         _demand("numbers of error-bound", len(answer.error_bound), 0, 1)
         if any(not 0 <= bound < math.inf for bound in answer.error_bound):
             raise RemoteProtocolError(

@@ -164,7 +164,10 @@ class MaskedClients(Clients):
         if isinstance(who, int):
             return self.hellos[who]
         told = [asdict(c) for members, c in self.masking.counts.items() if {*members}.issubset(who)]
-        total = {name: sum(counts[name] for counts in told) for name in {*told[0]} - {"sizes"}}
+        lists = {"sizes", "vectors_later"}
+        total = {name: sum(counts[name] for counts in told) for name in {*told[0]} - lists}
+        later = zip(*(counts["vectors_later"] for counts in told), strict=True)
+        total["vectors_later"] = tuple(map(sum, later))
         return replace(self.hellos[who[0]], client=SUM, **total)
 
     @property

@@ -155,7 +155,7 @@ def note_published(clients: Clients, ticket: Ticket, client: int, answer: Publis
     Raises:
         RemoteProtocolError: It sent another number of vectors than it has to.
     """
-    check_published(clients.hellos[client], answer)
+    check_published(clients.hellos[client], answer, stage=ticket.stage)
     clients.count_published(ticket, client, answer)
 
 

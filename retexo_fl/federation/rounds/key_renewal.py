@@ -101,7 +101,7 @@ def count_cohorts(
     if not ready:
         return
     place = Ticket(job=ticket.job, attempt=ticket.attempt)
-    request = CountsRequest(ticket=place, sizes=sizes or None)
+    request = CountsRequest(ticket=place, sizes=sizes or None, later=masking.later or None)
     ask = Ask.of(sorted(chain(*ready)), request, stage=-1, purpose="counts", counted=counted)
     answers = dict((yield replace(ask, cohorts=tuple(ready))))
     anew = {client for client, answer in answers.items() if answer.lacks_keys}

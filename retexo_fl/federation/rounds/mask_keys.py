@@ -39,8 +39,11 @@ def begin_sums(
     config: RunConfig,
     *,
     sizes: bool = False,
+    later: int = 0,
 ) -> Round[MaskedSums]:
     """Find who is added up with whom; tell every client its cohort's keys, and count the cohorts.
+
+    Of vectors ``later`` numbers are told beside those of the first exchange.
 
     Owners have agreed on that; in a simulation it is drawn. How rows are named is not known before
     all keys of the run are settled (:func:`name_rows`).
@@ -50,6 +53,7 @@ def begin_sums(
         RetexoError: As :func:`hand_out_keys` and :func:`.count_cohorts`.
     """
     masking = yield from hand_out_keys(ticket, hellos, _agreement(hellos, config))
+    masking = replace(masking, later=later)
     yield from count_cohorts(masking, ticket, sizes=sizes)
     return masking
 

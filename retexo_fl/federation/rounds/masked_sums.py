@@ -57,6 +57,7 @@ class MaskedSums:
             them begins anew.
         lacking: Clients that do not have them.
         counts: By the members of a cohort, what they have together, once all have told it.
+        later: How many numbers ``vectors_later`` of what they told has.
         rows: What the names of rows begin with (:func:`.rows_of`).
         exchanged: By stage, what was told of its exchange so far.
     """
@@ -65,6 +66,7 @@ class MaskedSums:
     keys: dict[tuple[int, ...], KeysRequest] = field(default_factory=dict)
     lacking: set[int] = field(default_factory=set)
     counts: dict[tuple[int, ...], CountsAnswer] = field(default_factory=dict)
+    later: int = 0
     rows: bytes = b""
     exchanged: dict[int, ToldExchange] = field(default_factory=dict)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -78,6 +78,41 @@ class BoundaryPlan:
             peers, edges = _row_plans(cut, digests), StageEdges.of_rows(partition)
         return cls(client=partition.client, peers=tuple(peers), edges=edges)
 
+    def into(self, partition: GraphPartition, kinds: Sequence[int]) -> Self:
+        """Return the plan of rows with those alone that nodes of some types read.
+
+        A row crosses where its node has an edge to a node of these types at the peer. Both ends
+        know the types of both ends of an edge from their keys, so a digest says this, too. The
+        received block is as long: what does not cross is zero.
+
+        Args:
+            partition: The client's part, of a graph with types.
+            kinds: Types that read.
+        """
+        assert partition.kinds is not None
+        assert partition.boundary_kinds is not None
+        inner = partition.num_inner
+        cut = np.flatnonzero(np.asarray(partition.indices) >= inner)
+        rows = np.repeat(np.arange(inner), np.diff(partition.indptr))[cut]
+        slots = np.asarray(partition.indices)[cut] - inner
+        is_received = np.zeros(partition.num_boundary, dtype=bool)
+        is_received[slots[np.isin(partition.kinds, kinds)[rows]]] = True
+        # By peer, then row.
+        places = np.asarray(partition.boundary_owners, np.int64)[slots] * inner + rows
+        sent = np.unique(places[np.isin(partition.boundary_kinds, kinds)[slots]])
+        peers = []
+        for peer in self.peers:
+            first, end = sent.searchsorted((peer.peer * inner, (peer.peer + 1) * inner))
+            some = peer.receive.slots
+            peers.append(
+                replace(
+                    peer,
+                    send=OutgoingVectors(rows=sent[first:end] - peer.peer * inner),
+                    receive=IncomingVectors(slots=some[is_received[some]]),
+                )
+            )
+        return replace(self, peers=tuple(peers))
+
     @property
     def num_slots(self) -> int:
         """Length of the received block."""
@@ -90,8 +125,18 @@ class BoundaryPlan:
 
     @property
     def num_receive(self) -> int:
-        """Vectors that arrive in one exchange: one for each slot."""
+        """Vectors that arrive in one exchange: one for each slot that is read."""
         return sum(plan.receive.count for plan in self.peers)
+
+    @property
+    def receivers(self) -> list[PeerPlan]:
+        """The peers that vectors go to: all but where not all rows cross."""
+        return [plan for plan in self.peers if plan.send.count]
+
+    @property
+    def senders(self) -> list[PeerPlan]:
+        """The peers that vectors come from, likewise."""
+        return [plan for plan in self.peers if plan.receive.count]
 
     @property
     def incoming_targets(self) -> dict[int, np.ndarray] | None:

@@ -35,7 +35,8 @@ class LazyForecast(Forecast):
         """Predict every message of the protocol.
 
         Boundary: ``V sum_m H_m``, once per stage; less where
-        :meth:`.ModelShape.crosses_as_inputs`. Updates: R of every stage from each training client.
+        :meth:`.ModelShape.crosses_as_inputs`, and of a graph with types each stage with its own V.
+        Updates: R of every stage from each training client.
         Weights: with every round; once more to validate w(R); the selected ones with the next
         stage's exchange; those of the last stage for the test. A basis of the features comes before
         all that. Where the last layer is solved for, no stage has rounds: each client answers sums
@@ -46,10 +47,13 @@ class LazyForecast(Forecast):
         basis_up, basis_down, basis = basis_values(shape)
         comparison_up, comparison_down = comparison_values(shape)
         columns_up, columns_down, columns = column_values(shape)
-        far = shape.features if shape.far_types else 0
+        far = size.vectors_before(shape.far_stage) * shape.features if shape.far_types else 0
         parameters = self.parameters(shape)
         item = item_bytes(shape)
-        crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
+        crossing = sum(
+            size.vectors_before(stage) * shape.exchange_width(stage)
+            for stage in range(shape.stages)
+        )
         stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
         again = [*zip(size.further_rounds, parameters, strict=True)]
         stages += [one for one in again if one[0]]
@@ -71,7 +75,7 @@ class LazyForecast(Forecast):
         grams += size.clients * columns_up
         sums = size.training_clients * basis_up + size.asked_clients * comparison_up + grams
         return PredictedVolume(
-            boundary_training=item * size.vectors * (crossing + columns + far),
+            boundary_training=item * (crossing + size.vectors * columns + far),
             boundary_evaluation=0,
             updates_up=item * (size.training_clients * updates + sums),
             weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),

@@ -47,7 +47,8 @@ class EndToEndClient(ColumnClient, TrainingClient):
         counts, sampling = super()._told_counts(sizes=sizes), self._sampling
         if sampling is None:
             return counts
-        drawn = sum(sampling.size(peer.receive.count) for peer in self.crossing.plan.peers)
+        peers = self.crossing.plan_before(1).peers
+        drawn = sum(sampling.size(peer.receive.count) for peer in peers)
         return replace(counts, vectors_drawn=drawn)
 
     @property
@@ -162,7 +163,7 @@ class EndToEndClient(ColumnClient, TrainingClient):
         inputs = self.crossing.stage_input(0, digest)
         self.crossing.mailbox.drop_decoded()
         plan = EndToEndPlan(
-            boundary=self.crossing.plan,
+            boundary=[self.crossing.plan_before(m) for m in range(1, config.layers)],
             seed=config.seed,
             recipe=self._made.recipe,
             sampling=self._sampling,

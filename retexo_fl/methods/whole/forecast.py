@@ -59,8 +59,9 @@ class StandardForecast(_InRounds):
         clients take part in every round. Evaluation passes embeddings forward: of the weights that
         begin each round, of w(R), and of the selected ones for the test.
         """
-        moved = shape.exchange_width(0) + 2 * max(size.rounds) * _hidden(shape)
-        return _exchanging_volume(shape, size, item_bytes(shape) * size.vectors * moved)
+        moved = size.vectors * shape.exchange_width(0)
+        moved += 2 * max(size.rounds) * _hidden_values(shape, size)
+        return _exchanging_volume(shape, size, item_bytes(shape) * moved)
 
     def sentence(self, config: RunConfig, *, vectors: int, drawn: int | None) -> str:
         """See :class:`.Forecast`."""
@@ -89,7 +90,8 @@ class BnsForecast(_InRounds):
         if size.sampled_vectors is None:
             return None
         item = item_bytes(shape)
-        per_vector = 2 * item * _hidden(shape) + _ID_BYTES if shape.layers > 1 else 0
+        hidden = sum(_hidden(shape).values())
+        per_vector = 2 * item * hidden + _ID_BYTES if shape.layers > 1 else 0
         drawn = max(size.rounds) * size.sampled_vectors * per_vector
         features = item * size.vectors * shape.exchange_width(0)
         return _exchanging_volume(shape, size, features + drawn)
@@ -159,14 +161,19 @@ def _exchanging_volume(
     up, down, columns = (item * values for values in column_values(shape))
     return PredictedVolume(
         boundary_training=boundary_training + size.vectors * columns,
-        boundary_evaluation=item * size.vectors * (rounds + 2) * _hidden(shape),
+        boundary_evaluation=item * (rounds + 2) * _hidden_values(shape, size),
         updates_up=rounds * parameters + size.clients * up,
         weights_training=rounds * parameters,
         weights_beyond=2 * parameters + size.clients * down,
     )
 
 
-def _hidden(shape: ModelShape) -> int:
-    """Return the width of all hidden states: sum of H_m for 1 <= m < K."""
+def _hidden_values(shape: ModelShape, size: TrainingSize) -> int:
+    """Return what all hidden states that cross have together: sum of V H_m for 1 <= m < K."""
+    return sum(size.vectors_before(m) * width for m, width in _hidden(shape).items())
+
+
+def _hidden(shape: ModelShape) -> dict[int, int]:
+    """Return H_m for 1 <= m < K."""
     trained = replace(shape, passes_sums=False)
-    return sum(trained.input_width(stage) for stage in range(1, shape.layers))
+    return {stage: trained.input_width(stage) for stage in range(1, shape.layers)}

@@ -32,7 +32,7 @@ def gate(part: GraphPartition, **keys: Any) -> JobGate:
     config = make_config({"clients": 3, "hidden": 8, **keys})
     return JobGate(
         JOB,
-        BoundaryPlan.from_partition(part),
+        lambda stage: BoundaryPlan.from_partition(part),
         config,
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
         first=lambda: FIRST,

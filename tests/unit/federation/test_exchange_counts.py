@@ -13,8 +13,10 @@ from retexo_fl.client.api import (
     PublishRequest,
     Ticket,
 )
+from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, WaitPolicy
+from retexo_fl.federation.rounds.checked_answers import check_published
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import collect, publish
 from retexo_fl.ledger import Traffic, TrafficLedger, Volume
@@ -75,6 +77,16 @@ def test_an_agent_tells_sums_and_a_local_client_what_is_new(returns: bool, times
             wanted = {"purpose": "exchange", "direction": direction, "kind": kind}
             assert messenger.ledger.sum(**wanted).payload == times * volume.payload
             assert messenger.ledger.sum(**wanted).wire == times * (volume.wire or 0)
+
+
+def test_a_client_is_held_to_what_it_said_of_each_exchange() -> None:
+    hello = hello_of(0, vectors_out=3, vectors_later=(2, 0))
+    for stage, vectors in enumerate((3, 2, 0)):
+        check_published(hello, PublishAnswer(vectors=vectors, traffic=MOVED), stage=stage)
+        with pytest.raises(
+            RemoteProtocolError, match=f"vectors is {vectors + 1}; expected {vectors}"
+        ):
+            check_published(hello, PublishAnswer(vectors=vectors + 1, traffic=MOVED), stage=stage)
 
 
 def test_a_message_that_nobody_takes_is_not_counted() -> None:

@@ -136,9 +136,7 @@ def test_what_is_sent_takes_the_bytes_of_the_rows_as_the_layer_scales_them(
     plan = BoundaryPlan.from_partition(part, kind)
     features = to_dense(part.features).astype(np.float32)
     for model, factors in (("sage", 1.0), ("gcn", 1 / np.sqrt(part.degrees + 1.0))):
-        how: dict[str, Any] = {
-            **{"model": model, "normalisation": "none", "dtype": "float32", "layers": 2}
-        }
+        how: dict[str, Any] = {**{"model": model, "normalisation": "none", "dtype": "float32"}}
         scaled = features * np.broadcast_to(factors, part.num_inner).astype(np.float32)[:, None]
         np.testing.assert_array_equal(to_dense(own_features(part, **how)), scaled)
         gathered = [peer.send.gather(scaled) for peer in plan.peers]

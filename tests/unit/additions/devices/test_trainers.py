@@ -49,7 +49,7 @@ def stage_of(of: ClientTrainers, *, predicts: bool = False) -> LayerTrainer:
 
 def whole_of(of: ClientTrainers) -> object:
     made = small_client("gat")
-    plan = EndToEndPlan(boundary=made.plan, seed=0, recipe=of.recipe)
+    plan = EndToEndPlan(boundary=[made.plan] * (made.shape.layers - 1), seed=0, recipe=of.recipe)
     trainer = EndToEndTrainer(made.shape, made.inputs, made.nodes, plan=plan)
     return of.whole(trainer, made.inputs)
 

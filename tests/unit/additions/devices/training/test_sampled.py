@@ -56,7 +56,7 @@ def sums_of(
 @pytest.mark.parametrize("model", MODELS)
 def test_all_neighbours_of_all_roots_are_the_full_batch(model: str) -> None:
     client = made(model)
-    plan = EndToEndPlan(boundary=client.plan, seed=0, recipe=Recipe())
+    plan = EndToEndPlan(boundary=[client.plan] * (client.shape.layers - 1), seed=0, recipe=Recipe())
     trainer = EndToEndTrainer(client.shape, client.inputs, client.nodes, plan=plan)
     expected = run_alone(trainer.update_steps(client.weights(), round_number=4, dropout=0.3))
     found = sums_of(client, FullSampler(client.adjacency, LAYERS), client.nodes.train)

@@ -51,7 +51,9 @@ def trainer(
 ) -> SampledTrainer:
     local = LocalSteps(count=steps, optimizer="sgd", learning_rate=0.1)
     used = made.nodes if nodes is None else nodes
-    plan = EndToEndPlan(boundary=made.plan, seed=0, recipe=Recipe(local=local))
+    plan = EndToEndPlan(
+        boundary=[made.plan] * (made.shape.layers - 1), seed=0, recipe=Recipe(local=local)
+    )
     choice = SamplerChoice(
         kind=sampler, fanouts=(4, 3, 2), layers=3, seed=5, cache_share=0.3, cache_epochs=1
     )
@@ -98,7 +100,9 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 def test_one_mini_batch_of_everything_is_a_round_without_sampler(model: str, steps: int) -> None:
     made = client(model)
     local = LocalSteps(count=steps, optimizer="sgd", learning_rate=0.1)
-    plan = EndToEndPlan(boundary=made.plan, seed=0, recipe=Recipe(local=local))
+    plan = EndToEndPlan(
+        boundary=[made.plan] * (made.shape.layers - 1), seed=0, recipe=Recipe(local=local)
+    )
     whole = EndToEndTrainer(made.shape, made.inputs, made.nodes, plan=plan)
     expected = run_alone(whole.update_steps(made.weights(), round_number=4, dropout=0.3))
     sampled = trainer(made, alone(), sampler="full", steps=steps, batch_nodes=NODES)
