@@ -48,8 +48,8 @@ class Pairs:
     Attributes:
         first: (n,) int64 inner nodes u; N + u of an edge that ends there (:mod:`.link_negatives`).
         second: (n,) int64: below N an inner node, N + s slot s.
-        keys: (n,) uint64 of the edges, the same for both ends; others where each end counts it to
-            train.
+        keys: (n,) uint64 of the edges, the same for both ends; others where one end
+            is joined, which both may count.
     """
 
     first: np.ndarray
@@ -130,13 +130,15 @@ class LinkSplit:
         shares = parse_shares(split, split.partition(":")[2])
         ends = np.array([int(total * 2**_DRAW_BITS) for total in accumulate(shares)], np.uint64)
         uses = np.searchsorted(ends, _drawn(keys, seed, "use") >> np.uint64(1), side="right")
+        # Of each end other pairs are drawn, where both count an edge.
+        named = np.where(is_first, keys, ~keys) if joins_one_end else keys
         pairs = {}
         for number, use in enumerate(USES):
-            counts, named = is_ours, keys
+            counts = is_ours
             if use != "train" and (ranks_nodes or joins_one_end):
                 counts = learned.begins
             elif joins_one_end:
-                counts, named = np.ones_like(is_ours), np.where(is_first, keys, ~keys)
+                counts = np.ones_like(is_ours)
             counted = counts & learned.is_edge & (uses == number)
             pairs[use] = Pairs(first=rows[counted], second=indices[counted], keys=named[counted])
         is_read = (uses == USES.index("train")) | (uses == len(USES))

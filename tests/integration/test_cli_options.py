@@ -267,7 +267,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
             "basis-bits": "8",
             "update-bits": "8",
         },
-        **{"weight-bits": "4", "candidates": "own-row"},
+        **{"weight-bits": "4", "candidates": "own-row", "unlabelled-types": "trained"},
         **{"fanouts": "4/3", "batch-nodes": "9", "cache-share": "0.5", "cache-epochs": "2"},
         **{"gpu-cache": "lru", "cohort-size": "4"},
         **{"structure": "degrees", "structure-columns": "9"},

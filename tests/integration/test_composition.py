@@ -79,7 +79,8 @@ PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
 REFUSED: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
     # Directions follow from labels, which pairs of nodes have none of.
     ("lean", "links"): (
-        "basis: 'supervised' does not go with task links; expected none",
+        "basis: 'supervised' does not go with task links, which reads no labels to make it by; "
+        "expected none",
         {"basis": "none", "warm_start": False},
     ),
     # Changes of the weights are no gradients of a function that has curvature.
