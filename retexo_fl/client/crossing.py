@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
+import torch
 
 from retexo_fl.channels.base import Channel
 from retexo_fl.client.answers import LACKING_PUBLISH
@@ -25,6 +26,13 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.sealing import Moving, Sealing
+from retexo_fl.client.second_rows import (
+    apart,
+    as_received,
+    layer_outputs,
+    seen_from_here,
+    together,
+)
 from retexo_fl.client.stage_rows import (
     far_sums,
     layer_inputs,
@@ -41,7 +49,7 @@ from retexo_fl.exchange import Vectors
 from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
-from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.ledger import Traffic
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan
@@ -155,6 +163,8 @@ class Crossing:
             rows = self._made_rows(replace(request, weights=weights), trainer_of)
         elif self._sealing.names_features and not (ticket.stage or self._shape.has_basis):
             self._check_digest(ticket, self.first_digest())
+        if self._is_known(ticket.stage):
+            self._close_as_before(ticket, request.previous_digest)
         traffic = self._send(ticket, rows)
         bound = self.mailbox.error_bound
         vectors = self.plan_before(ticket.stage).num_send
@@ -171,6 +181,17 @@ class Crossing:
             rows = ahead.rows(request)
         answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
+
+    def _is_known(self, stage: int) -> bool:
+        """Return whether rows of peers' nodes before a stage are made here, and none cross."""
+        return self._shape.crosses_once and stage > 0
+
+    def _close_as_before(self, ticket: Ticket, previous: bytes) -> None:
+        """Close the exchange of a stage in which nothing crosses, without who was missing first."""
+        before = replace(ticket, stage=ticket.stage - 1, weights_digest=previous)
+        self.check_closed(before)
+        missing = self._store.missing_peers(before.stage, previous) or ()
+        self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
 
     def _is_of_far(self, stage: int) -> bool:
         return bool(self._shape.far_types) and stage == self._shape.far_stage
@@ -289,12 +310,26 @@ class Crossing:
             early = self._store.rows(ticket.stage, before)
             rows = self._read_rows(stage, before) if early is None else early
         elif self._shape.crosses_as_inputs(ticket.stage):
-            rows = rows_with_factor(self._shape, trainer.read_rows, self.part.degrees)
+            rows = self._as_inputs(trainer)
         else:
             rows = trainer.embed(weights).numpy()
         if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
             self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
+        if self._is_known(ticket.stage):
+            rows = together(rows, self._received_rows(ticket.stage, before, weights))
         return self._put(ticket, rows)
+
+    def _received_rows(self, stage: int, before: bytes, weights: np.ndarray) -> Vectors:
+        """Make rows of peers' nodes, as own ones are made, of what is known of them here."""
+        inputs = seen_from_here(self._config.model, self._stage_input(stage - 1, before))
+        if self._shape.crosses_as_inputs(stage):
+            return read_rows(self._shape, stage - 1, inputs)
+        return layer_outputs(self._shape, stage - 1, weights, inputs)
+
+    def _as_inputs(self, trainer: LayerTrainer) -> Vectors:
+        if self._shape.crosses_once:
+            return dense_rows(trainer.read_rows, getattr(torch, self._config.dtype)).numpy()
+        return rows_with_factor(self._shape, trainer.read_rows, self.part.degrees)
 
     def _put(self, ticket: Ticket, rows: Vectors) -> Vectors:
         rows = self._sealing.rows(ticket, rows)
@@ -302,9 +337,11 @@ class Crossing:
         return rows
 
     def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
+        if self._is_known(ticket.stage):
+            return Traffic()
         if ticket.stage in self._shape.later_stages:
             return self._mailbox(ticket.stage).send(ticket, rows)
-        if not self._shape.crosses_as_inputs(ticket.stage):
+        if not (self._shape.crosses_as_inputs(ticket.stage) or self._shape.crosses_once):
             rows = sent_rows(self._config.model, self.part.degrees, rows)
         return self.mailbox.send(self._crossing(ticket), rows)
 
@@ -340,6 +377,9 @@ class Crossing:
             SecureAggregationRefused: It is to be closed without some, though sums are masked.
         """
         ticket = request.ticket
+        if self._is_known(ticket.stage):
+            self.check_closed(ticket)
+            return self._sealing.collected(request, CollectAnswer(complete=True), 0, self.count)
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
         width = self._shape.exchange_width(ticket.stage)
         crossing, mailbox = self._crossing(ticket), self._mailbox(ticket.stage)
@@ -386,6 +426,8 @@ class Crossing:
             ExchangeIncomplete: The exchange is not closed, or weights have not come.
         """
         found = self._stage_input(stage, digest)
+        if self._shape.crosses_once:
+            return as_received(self._config.model, found)
         is_there = self._store.missing_peers(stage + 1, digest) is not None
         if self._is_read_early(stage + 1) and is_there:
             return replace(found, read=self.crossed(stage + 1, digest))
@@ -427,12 +469,15 @@ class Crossing:
             raise ExchangeIncomplete(
                 f"client {self.part.client}: the exchange of stage {stage} is not closed"
             )
+        if self._is_known(stage):
+            rows, received = apart(rows, self.part.num_inner)
+            return stage_input(self.part, self.plan, rows, received, missing)
         ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
         width = self._shape.exchange_width(stage)
         mailbox = self._mailbox(stage)
         mailbox.receive(self._crossing(ticket), width, self._config.dtype)
         received, factors = mailbox.vectors(width, self._config.dtype, closed_without=missing), None
-        if mailbox is self.mailbox:
+        if mailbox is self.mailbox and not self._shape.crosses_once:
             received, factors = parted_rows(self._config.model, received)
         inputs = stage_input(self.part, self.plan, rows, received, missing)
         return replace(inputs, slot_factors=factors)

@@ -78,6 +78,7 @@ def check_together(values: Mapping[str, Any]) -> None:
         )
     check_goal(values)
     _check_row_bits(values)
+    _check_second_rows(values)
     for check in (check_propagation, check_local_steps, check_basis, check_ridge, check_links):
         check(values)
     if values["sampler"] in {"neighbour", "gns"}:
@@ -142,6 +143,28 @@ def _check_row_bits(values: Mapping[str, Any]) -> None:
                 f"row-bits: {values['row-bits']} does not go with codec fixed, whose values have "
                 f"one grid for all rows; expected {_GRID_BITS} or 32"
             )
+
+
+def _check_second_rows(values: Mapping[str, Any]) -> None:
+    """Refuse what needs rows of peers after the first exchange, or lets links cross in it."""
+    if values["second-rows"] == "full":
+        return
+    for key, expected, why in (
+        ("algorithm", ("lazy",), "whose rows cross in each round, or not at all"),
+        ("task", ("classes", "multi-label", "regression"), "which needs rows of both ends"),
+        ("solver", ("rounds",), "which needs its peers' sums"),
+        ("boundary-plan", ("rows", "auto"), "which sends sums in place of single rows"),
+    ):
+        if values[key] not in expected:
+            raise ConfigurationError(
+                f"second-rows: none does not go with {key} {values[key]}, {why}; expected full, "
+                f"or {key} {' or '.join(expected)}"
+            )
+    if values["basis"] != "none" and values["basis-rows"] != "own":
+        raise ConfigurationError(
+            f"second-rows: none does not go with basis-rows {values['basis-rows']}, by which the "
+            "first rows would follow from links; expected full, or basis-rows own"
+        )
 
 
 def _check_masked(values: Mapping[str, Any]) -> None:

@@ -574,6 +574,14 @@ class RunConfig:
         panel="Exchange",
         lean=ANY,
     )
+    second_rows: str = one_of(
+        "full",
+        "Rows after the first exchange: those that owners compute (full), or none: a client makes "
+        "them of its neighbours' first rows and the edges across, and peers learn nothing more of "
+        "links inside a part.",
+        *("full", "none"),
+        lean=ANY,
+    )
     row_bits: int = choice(
         32,
         "Bits of a value in vectors, rounded at random; 32 leaves them as they are.",
@@ -760,6 +768,8 @@ class RunConfig:
         """
         is_known = self.row_bits < 32 or self.codec == "dense" or self.layers == 1
         is_left = self.boundary_plan == "auto" and self.algorithm == "lazy"
+        # A client makes rows of single nodes, not of sums.
+        is_left = is_left and self.second_rows == "full"
         return is_left and is_known and self.goal.sums_suffice
 
     @property

@@ -151,6 +151,27 @@ def check_directed_links(
     return has_directions
 
 
+def check_second_rows(
+    config: RunConfig, relations: Relations | None, *, is_structural: bool
+) -> None:
+    """Refuse rows that cross once where what crosses first follows from edges, or has types.
+
+    Raises:
+        ConfigurationError: Nodes have types, or no features of their own.
+    """
+    if config.second_rows == "full":
+        return
+    if relations is not None:
+        raise ConfigurationError(
+            "second-rows: none does not go with a graph whose nodes have types yet; expected full"
+        )
+    if is_structural and config.traits.trains:
+        raise ConfigurationError(
+            "second-rows: none does not go with nodes without features, for which columns of "
+            "their edges would cross; expected full, or features"
+        )
+
+
 def check_basis_rows(config: RunConfig) -> None:
     """Refuse a basis of sums that the first layer does not make."""
     layer = layer_class(config.model)

@@ -36,6 +36,7 @@ from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.model_checks import (
     check_basis_rows,
     check_directed_links,
+    check_second_rows,
     check_solved,
     is_solvable,
     relations_read,
@@ -77,6 +78,8 @@ class ModelShape:
             validation nodes decide while it is made.
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
+        crosses_once: Rows cross before the first stage alone, as they are: of what they become a
+            peer computes what it can (``second-rows = none``).
         passes_sums: Layers before the last have no weights, and pass on what they read.
         validates_penalty: The last layer is solved for with the penalty that validation nodes
             choose.
@@ -108,6 +111,7 @@ class ModelShape:
     basis_of_sums: bool = False
     chooses_basis: bool = False
     sends_layer_inputs: bool = False
+    crosses_once: bool = False
     passes_sums: bool = False
     validates_penalty: bool = False
     wants_floor: bool = False
@@ -145,6 +149,7 @@ class ModelShape:
         objective.check_model(config.model)
         algorithm = config.traits
         relations, predicted = relations_read(config, relations, inputs)
+        check_second_rows(config, relations, is_structural=is_structural)
         directed_links = check_directed_links(config, relations, predicted)
         is_weightless = not algorithm.trains
         made_of = config.structure if is_structural and algorithm.trains else ""
@@ -183,6 +188,7 @@ class ModelShape:
                 # The model of a floor reads what crossed in a training.
                 and (not solves or config.wants_floor)
             ),
+            crosses_once=config.second_rows == "none",
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
             wants_floor=config.wants_floor and is_solvable(config.model),
@@ -345,7 +351,7 @@ class ModelShape:
             return self.classes if self.sums_labels else self.made_columns
         if self.far_types and stage == self.far_stage:
             return self.features
-        beside = layer_class(self.model).num_factors
+        beside = 0 if self.crosses_once else layer_class(self.model).num_factors
         if not stage:
             return beside + (self.features if self.basis_of_sums else self.inputs)
         return self._layer_input_width(stage) or self.input_width(stage) + beside
@@ -355,8 +361,10 @@ class ModelShape:
 
         None where rows cross along all edges: without types, and where edges are learned, of both
         of whose ends rows are needed. What crosses before :attr:`far_stage` is read by labelled
-        nodes, as the last layer reads.
+        nodes, as the last layer reads. No types where rows cross once, and not before this stage.
         """
+        if self.crosses_once and stage:
+            return ()
         if self.relations is None or self.link_head:
             return None
         typed = self.layer_shape(min(stage, self.layers - 1)).typed
@@ -365,7 +373,8 @@ class ModelShape:
     @property
     def further_plans(self) -> range:
         """Stages, or layers, before which other rows may cross than before the first."""
-        return range(1, 1 if self.read_into(0) is None else self.layers)
+        is_alike = self.read_into(0) is None and not self.crosses_once
+        return range(1, 1 if is_alike else self.layers)
 
     def crosses_as_inputs(self, stage: int) -> bool:
         """Return whether what crosses before a stage is what the layer before it reads."""

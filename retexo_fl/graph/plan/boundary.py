@@ -87,8 +87,13 @@ class BoundaryPlan:
 
         Args:
             partition: The client's part, of a graph with types.
-            kinds: Types that read.
+            kinds: Types that read; none: nothing crosses, with types or without.
         """
+        if not kinds:
+            none = np.zeros(0, dtype=np.int64)
+            send, receive = OutgoingVectors(rows=none), IncomingVectors(slots=none)
+            peers = tuple(replace(peer, send=send, receive=receive) for peer in self.peers)
+            return replace(self, peers=peers)
         assert partition.kinds is not None
         assert partition.boundary_kinds is not None
         inner = partition.num_inner
@@ -100,18 +105,18 @@ class BoundaryPlan:
         # By peer, then row.
         places = np.asarray(partition.boundary_owners, np.int64)[slots] * inner + rows
         sent = np.unique(places[np.isin(partition.boundary_kinds, kinds)[slots]])
-        peers = []
+        found = []
         for peer in self.peers:
             first, end = sent.searchsorted((peer.peer * inner, (peer.peer + 1) * inner))
             some = peer.receive.slots
-            peers.append(
+            found.append(
                 replace(
                     peer,
                     send=OutgoingVectors(rows=sent[first:end] - peer.peer * inner),
                     receive=IncomingVectors(slots=some[is_received[some]]),
                 )
             )
-        return replace(self, peers=tuple(peers))
+        return replace(self, peers=tuple(found))
 
     @property
     def num_slots(self) -> int:
