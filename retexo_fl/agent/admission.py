@@ -58,6 +58,7 @@ def admit(
         labels_for(config.task).check_fit(part.labels, source="its part")
         _check_names(config, limits)
         _check_masks(config, limits)
+        _check_rows(config, limits)
         _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
         if not predicts and (wanted := DEVICES.wanted_by(config_values(config))):
@@ -114,6 +115,15 @@ def _check_masks(config: RunConfig, limits: Limits) -> None:
             f"clients: {config.clients}; expected {limits.least_clients} at least (least-clients "
             "in this client's agent.toml)"
         )
+
+
+def _check_rows(config: RunConfig, limits: Limits) -> None:
+    if limits.most_rows == "full" or not config.sends_later_rows:
+        return
+    raise ConfigurationError(
+        f"second-rows: {config.second_rows}; expected none, or algorithm drop, which sends no rows "
+        "(most-rows in this client's agent.toml)"
+    )
 
 
 def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:

@@ -14,6 +14,7 @@ from retexo_fl.plugins import is_plugin
 
 _MOST_SHOWN: Final = 60
 _MOST_COUNT: Final = 2**31 - 1
+_MOST_ROWS: Final = ("none", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Limits:
             all messages together that are read or answered; 0 for all that the agent may have.
         require_secure_aggregation: Runs without masked sums are refused.
         least_clients: Fewest clients that a masked sum may be over.
+        most_rows: What peers may be sent after the first exchange, by a run's ``second-rows``.
         tell_sizes: The server is told how large the graph is, where keys of a run follow from that:
             ends of edges, features other than zero, vectors of an exchange; and how many rows
             mini-batches have read, where features are cached.
@@ -49,6 +51,7 @@ class Limits:
     most_memory_mib: float = 0.0
     require_secure_aggregation: bool = False
     least_clients: int = LEAST
+    most_rows: str = "full"
     tell_sizes: bool = True
 
     def __post_init__(self) -> None:
@@ -65,6 +68,8 @@ class Limits:
         for name in self.allow_algorithms:
             if name not in ALGORITHMS:
                 raise _unusable("allow-algorithms", name, f"some of {', '.join(ALGORITHMS)}")
+        if self.most_rows not in _MOST_ROWS:
+            raise _unusable("most-rows", self.most_rows, " or ".join(_MOST_ROWS))
         self._check_counts()
 
     def _check_counts(self) -> None:

@@ -297,6 +297,11 @@ class Options(TypedDict, total=False):
     """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
     rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).
     """
+    second_rows: Literal["full", "none"] | None
+    """Rows after the first exchange: those that owners compute (full), or none: a client makes
+    them of its neighbours' first rows and the edges across, and peers learn nothing more of
+    links inside a part.
+    """
     row_bits: Literal[32, 8, 4, 2] | None
     """Bits of a value in vectors, rounded at random; 32 leaves them as they are."""
     update_bits: Literal[32, 8, 4, 2, 1] | None
@@ -544,6 +549,7 @@ class SweepOptions(TypedDict, total=False):
     boundary_plan: (
         Literal["rows", "cover", "auto"] | Sequence[Literal["rows", "cover", "auto"]] | None
     )
+    second_rows: Literal["full", "none"] | Sequence[Literal["full", "none"]] | None
     row_bits: Literal[32, 8, 4, 2] | Sequence[Literal[32, 8, 4, 2]] | None
     update_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
     weight_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
@@ -664,6 +670,7 @@ def every_key(  # noqa: PLR0913
     devices: Any = "auto",
     balance: Any = "dynamic",
     boundary_plan: Any = "rows",
+    second_rows: Any = "full",
     row_bits: Any = 32,
     update_bits: Any = 32,
     weight_bits: Any = 32,

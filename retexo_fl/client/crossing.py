@@ -26,19 +26,17 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.sealing import Moving, Sealing
-from retexo_fl.client.second_rows import (
+from retexo_fl.client.stage_rows import (
     apart,
     as_received,
-    layer_outputs,
-    seen_from_here,
-    together,
-)
-from retexo_fl.client.stage_rows import (
     far_sums,
     layer_inputs,
+    layer_outputs,
     read_rows,
     rows_with_factor,
+    seen_from_here,
     stage_input,
+    together,
     with_coordinates,
     with_layer_outputs,
 )

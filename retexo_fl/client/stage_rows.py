@@ -7,6 +7,12 @@ Three forms, by configuration and widths alone, so that both ends of a link know
 - before a later stage, where that is narrower: what the layer before it reads. Who has the rows
   computes that layer, whose weights all clients get.
 
+With ``second-rows = none`` nothing crosses after the first exchange: a client makes later rows of
+the B boundary nodes that it received itself, by the layer, from the row that came first, its own
+nodes beside them and the edges across, which both ends know. A node's degree is then the number of
+these edges, or what they weigh: of its owner's, and of edges inside the owner's part, nobody is
+told.
+
 Symbols: N inner nodes, n rows, F features, d coordinates, D' width of what the layer before reads
 (:meth:`.GraphLayer.fixed_width`) with the column of a factor, H width of what it makes, P weights.
 """
@@ -18,11 +24,12 @@ from typing import Final
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array, hstack, vstack
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.neighbours import EdgeValues, weighted_degrees
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.layers.aggregate import AggregatedLayer, CrossedRows
@@ -36,8 +43,9 @@ from retexo_fl.layers.relational import (
 )
 from retexo_fl.relations import Relations
 from retexo_fl.training.basis import Basis
+from retexo_fl.training.sent_rows import parted_rows, sent_rows
 from retexo_fl.training.stage_model import ModelShape, model_in_turn
-from retexo_fl.training.stage_pass import ROWS_PER_BATCH
+from retexo_fl.training.stage_pass import ROWS_PER_BATCH, chunks
 from retexo_fl.units import counted
 
 #: Of a factor's square, either way: a float32 holds e**40.
@@ -201,6 +209,105 @@ def with_far_sums(shape: ModelShape, rows: Features, crossed: StageInput) -> Fea
     assert shape.relations is not None
     beyond = csr_array(_features(far_sums_of_labelled(crossed, shape.relations)))
     return csr_array(csr_array(rows) + beyond)
+
+
+# ---- where rows cross once ----------------------------------------------------------------------
+
+
+def as_received(model: str, inputs: StageInput) -> StageInput:
+    """Return what a layer reads, with the factors that a sender would have multiplied with.
+
+    Args:
+        model: Layer.
+        inputs: Its received rows are those of peers' nodes as they are.
+    """
+    _, values, indptr = _edges_across(inputs)
+    rows = sent_rows(model, weighted_degrees(indptr, values), _features(inputs.received))
+    rows, factors = parted_rows(model, rows)
+    return replace(inputs, received=_as_rows(rows), slot_factors=factors)
+
+
+def seen_from_here(model: str, inputs: StageInput) -> StageInput:
+    """Return what a layer reads of received boundary nodes: they and inner nodes change places.
+
+    Args:
+        model: Layer.
+        inputs: Its received rows are those of peers' nodes as they are.
+    """
+    beside, values, indptr = _edges_across(inputs)
+    used, places = np.unique(beside, return_inverse=True)
+    own = _features(inputs.own)[used]
+    rows, factors = parted_rows(model, sent_rows(model, inputs.degrees[used], own))
+    degrees = weighted_degrees(indptr, values)
+    return replace(
+        inputs,
+        own=inputs.received,
+        received=_as_rows(rows),
+        indptr=indptr,
+        indices=inputs.received.shape[0] + places,
+        neighbours=degrees,
+        degrees=degrees,
+        own_hashes=inputs.slot_hashes,
+        slot_hashes=np.asarray(inputs.own_hashes)[used],
+        edge_weights=values.weights,
+        edge_attributes=values.attributes,
+        slot_factors=factors,
+        own_kinds=inputs.slot_kinds,
+        slot_kinds=None if inputs.own_kinds is None else inputs.own_kinds[used],
+    )
+
+
+@torch.no_grad()
+def layer_outputs(
+    shape: ModelShape, stage: int, weights: np.ndarray, inputs: StageInput
+) -> np.ndarray:
+    """Return the (N, H) rows that a stage's layer makes of its inner nodes.
+
+    Args:
+        shape: Of the model.
+        stage: Whose layer it is.
+        weights: (P,) of it.
+        inputs: What it reads.
+    """
+    model = model_in_turn(shape, stage)
+    prepared = model.layer.prepare(inputs)
+    made = np.zeros((inputs.num_nodes, shape.row_width), dtype=shape.dtype)
+    model.flat.bind(weights)
+    for rows in chunks(np.arange(inputs.num_nodes)):
+        made[rows] = model.embed(model.layer.batch(prepared, rows)).numpy()
+    model.flat.release()
+    return made
+
+
+def together(own: Vectors, received: Vectors) -> Vectors:
+    """Return own rows above those of received boundary nodes: (N + B, D)."""
+    if isinstance(own, np.ndarray) and isinstance(received, np.ndarray):
+        return np.concatenate([own, received])
+    return csr_array(vstack([csr_array(own), csr_array(received)], format="csr"))
+
+
+def apart(rows: Vectors, nodes: int) -> tuple[Vectors, Vectors]:
+    """Return the (N, D) and (B, D) rows that :func:`together` has put in one."""
+    return rows[:nodes], rows[nodes:]
+
+
+def _edges_across(inputs: StageInput) -> tuple[np.ndarray, EdgeValues, np.ndarray]:
+    """Return the edges between inner nodes and received ones, by these, then by inner nodes.
+
+    Returns:
+        Their (e,) inner nodes, their values as received nodes hold them, and (B + 1,) bounds.
+    """
+    nodes = inputs.num_nodes
+    across = np.flatnonzero(inputs.indices >= nodes)
+    slots = inputs.indices[across] - nodes
+    order = across[np.argsort(slots, kind="stable")]
+    inner = np.repeat(np.arange(nodes), np.diff(inputs.indptr))[order]
+    values = EdgeValues(weights=inputs.edge_weights, attributes=inputs.edge_attributes)
+    counts = np.bincount(slots, minlength=len(inputs.slot_hashes))
+    return inner, values.taken(order).reversed(), np.concatenate(([0], np.cumsum(counts)))
+
+
+# ---- forms of rows ------------------------------------------------------------------------------
 
 
 def _features(rows: Rows) -> Features:

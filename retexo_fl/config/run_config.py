@@ -773,6 +773,11 @@ class RunConfig:
         return is_left and is_known and self.goal.sums_suffice
 
     @property
+    def sends_later_rows(self) -> bool:
+        """Whether peers are sent rows, or degrees, that follow from edges inside a part."""
+        return self.second_rows == "full" and not self.traits.drops_edges
+
+    @property
     def feature_coding(self) -> dict[str, Any]:
         """How input features cross: for which layer, scaled and written how."""
         return {

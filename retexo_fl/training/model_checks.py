@@ -165,7 +165,7 @@ def check_second_rows(
         raise ConfigurationError(
             "second-rows: none does not go with a graph whose nodes have types yet; expected full"
         )
-    if is_structural and config.traits.trains:
+    if is_structural:
         raise ConfigurationError(
             "second-rows: none does not go with nodes without features, for which columns of "
             "their edges would cross; expected full, or features"

@@ -280,7 +280,15 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
     only_default |= {"unlabelled-values", "repeated-nodes", "delimiter", "decimal", "encoding"}
     columns = ("source", "target", "weight", "time", "node-time", "type")
     only_default |= {f"{name}-column" for name in columns}
-    only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
+    only_default |= {
+        "sampler",
+        "optimizer",
+        "solver",
+        "second-rows",
+        "row-bits",
+        "basis-rows",
+        "local-correction",
+    }
     only_default |= {"ridge-penalty", "floor", "predicates", "relation", "label-types"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))

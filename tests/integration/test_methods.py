@@ -29,6 +29,18 @@ class TestLean(MethodContract):
     bytes_are_planned = False
 
 
+class TestSecondRows(MethodContract):
+    keys: ClassVar = {"second_rows": "none"}
+    cut_matters = "who has an edge to a node makes its later rows by the edges that it knows"
+
+
+class TestLeanSecondRows(MethodContract):
+    keys: ClassVar = {**LEAN, "second_rows": "none"}
+    cut_matters = TestSecondRows.cut_matters
+    most_by_masks = 0.1
+    bytes_are_planned = False
+
+
 class TestColumns(MethodContract):
     keys: ClassVar = {
         **{"features": "none", "structure_columns": 8, "structure_steps": 4, "structure_bits": 32},

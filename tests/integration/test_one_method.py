@@ -148,6 +148,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "basis-rows": Tried("own", LEAN),
         "basis-blocks": Tried(2, LEAN),
         "basis-bits": Tried(32, LEAN),
+        "second-rows": Tried("none", LEAN),
         "row-bits": Tried(4, LEAN),
         "update-bits": Tried(4, LEAN),
         "weight-bits": Tried(8, LEAN),

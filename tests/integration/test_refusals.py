@@ -173,6 +173,10 @@ AT_HELLO = [
         clients=4,
     ),
     allowed(
+        r"second-rows: full; expected none, or algorithm drop, .* \(most-rows in this client's",
+        Limits(most_rows="none"),
+    ),
+    allowed(
         r"clients: 4; expected 5 at least \(least-clients in this client's agent.toml\)$",
         Limits(least_clients=5),
         clients=4,

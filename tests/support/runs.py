@@ -94,9 +94,9 @@ def train(out: Path, *listeners: Listener, **keys: Any) -> Path:
     return out
 
 
-def train_over(config: RunConfig, channel: Channel) -> None:
-    """Train in this process over a channel of the test's."""
-    parts = load_parts(config)
+def train_over(config: RunConfig, channel: Channel, parts: Sequence[GraphPartition] = ()) -> None:
+    """Train in this process over a channel of the test's, on other parts than its own if given."""
+    parts = parts or load_parts(config)
     clients: dict[int, GraphClient] = {}
 
     def find(context: Context, ticket: Ticket) -> GraphClient:

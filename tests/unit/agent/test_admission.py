@@ -62,6 +62,8 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
             Limits(require_secure_aggregation=True, least_clients=4),
         ),
         ({"clients": 4}, Limits(least_clients=5)),
+        ({"second-rows": "none"}, Limits(most_rows="none")),
+        (DROP, replace(UPDATES, most_rows="none")),
         ({}, Limits(least_train_nodes=180)),
         ({"devices": "cpu"}, Limits(allow_devices="cuda:0")),
         ({"threads": 2}, Limits()),

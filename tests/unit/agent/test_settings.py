@@ -61,6 +61,7 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
         ({"datagram-memory-mib": "0.5"}, "datagram-memory-mib: got 0.5; expected 1 to 65536"),
         ({"datagram-memory-mib": "65537"}, "datagram-memory-mib: got 65537; expected 1 to"),
         ({"broadcast": '"all"'}, "broadcast: got 'all'; expected gso or tc"),
+        ({"most-rows": '"class"'}, "most-rows: got 'class'; expected none or full"),
         ({"least-clients": "2"}, "least-clients: got 2; expected 3 at least"),
         ({"most-rounds": str(2**31)}, "most-rounds: got 2147483648; expected 1 to 2147483647"),
         ({"most-memory-mib": "inf"}, "most-memory-mib: got inf; expected a number from 0"),

@@ -1,0 +1,258 @@
+"""``second-rows = none``: what peers get follows from no link inside the sender's part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import retexo_fl
+from retexo_fl.channels import BlockKey, MemoryChannel
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.federation import job_state
+from tests.integration.test_missing_peers import run_without_boundary
+from tests.support.runs import (
+    configured,
+    largest_difference,
+    ledger_of,
+    model_weights,
+    train,
+    train_over,
+)
+from tests.support.typed_graphs import BANK
+from tests.support.ways import profile_keys
+
+NODES: Final = 60
+KEYS: Final[dict[str, Any]] = {
+    **{"clients": 2, "layers": 3, "rounds": 2, "hidden": 8, "dropout": 0.0, "dtype": "float64"},
+    "heads": 2,
+    **{"split": "random:0.4/0.3/0.3", "partitioner": "attribute:side"},
+}
+LEAN: Final = profile_keys("lean", "rounds")
+
+
+class Recorder(MemoryChannel):
+    """Keeps what clients send each other, by who to whom, and before which stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: dict[tuple[int, int, int], bytes] = {}
+
+    def send_block(self, key: BlockKey, frames: Sequence[bytes]) -> int:
+        self.blocks[key.sender, key.receiver, key.layer] = b"".join(frames)
+        return super().send_block(key, frames)
+
+
+def written(folder: Path, name: str, edges: np.ndarray) -> Path:
+    """Write a graph of two owners, whose nodes are even or odd."""
+    rng = np.random.default_rng(3)
+    weights, carried = rng.uniform(0.5, 2, (NODES, NODES)), rng.normal(size=(NODES, NODES, 2))
+    classes = rng.integers(0, 3, NODES)
+    arrays = {
+        "edge_index": edges,
+        "edge_weight": weights[*edges].astype(np.float32),
+        "edge_attr": carried[*edges].astype(np.float32),
+        "x": (rng.normal(size=(NODES, 7)) + np.eye(3, 7)[classes]).astype(np.float32),
+        "y": classes,
+        "side": np.arange(NODES) % 2,
+    }
+    path = folder / f"{name}.npz"
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+def drawn_edges() -> np.ndarray:
+    """Return (2, E) edges, each in one direction."""
+    rng = np.random.default_rng(4)
+    return np.stack(np.nonzero(np.triu(rng.random((NODES, NODES)) < 0.1, k=1)))
+
+
+@pytest.fixture(autouse=True)
+def one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks bear the name of their job, which is drawn."""
+    monkeypatch.setattr(job_state.secrets, "token_hex", lambda size: "0" * size)
+
+
+def keys_of(model: str) -> dict[str, Any]:
+    """Return the keys of a model on a graph of its own kind."""
+    return {"model": model, "edges_are": "directed" if model.startswith("dir-") else "undirected"}
+
+
+def sent(path: Path, out: Path, **keys: Any) -> dict[tuple[int, int, int], bytes]:
+    """Train, and return what clients sent each other."""
+    config = configured(out, **{**KEYS, "dataset": path, **keys})
+    # By the name of its cut all clients of a training know each other; these are of two graphs.
+    parts = [replace(part, partitioning="of-two") for part in make_parts(config)]
+    channel = Recorder()
+    train_over(config, channel, parts)
+    return channel.blocks
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *map(keys_of, ("gcn", "sage", "gin", "gine", "gat", "sage-pool", "dir-gcn", "dir-sage")),
+        *({**LEAN, "model": model, "layers": 2} for model in ("gcn", "sage")),
+        {"model": "gcn", "codec": "fixed"},
+        {"model": "gcn", "secure_aggregation": "none", "local_steps": 2},
+    ],
+)
+def test_a_link_inside_a_part_changes_no_byte_that_peers_get(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    edges = drawn_edges()
+    # Between two nodes of the first owner that the other one knows.
+    across = edges[:, edges.sum(axis=0) % 2 == 1].reshape(-1)
+    known = np.unique(across[across % 2 == 0])
+    link = known[:2, None]
+    assert not (edges == link).all(axis=0).any()
+    one = written(tmp_path, "one", edges)
+    other = written(tmp_path, "other", np.hstack([edges, link]))
+    blocks = [sent(path, tmp_path / path.stem, second_rows="none", **keys) for path in (one, other)]
+    assert blocks[0] == blocks[1]
+    assert {layer for _, _, layer in blocks[0]} == {0}
+    assert {sender for sender, *_ in blocks[0]} == {0, 1}
+    assert largest_difference(tmp_path / "one", tmp_path / "other") > 0
+    # Else later rows tell, and of some layers the degree in the first.
+    full = [sent(path, tmp_path / f"full-{path.stem}", **keys) for path in (one, other)]
+    told = {place[2] for place, block in full[0].items() if block != full[1][place]}
+    assert told >= {*range(1, 2 if keys.get("layers") else 3)}
+    assert (0 in told) == (keys["model"] in {"gcn", "dir-gcn"})
+
+
+@pytest.mark.parametrize(
+    "model", ["gcn", "sage", "gin", "gine", "gat", "sage-pool", "dir-gcn", "dir-sage", "dir-gat"]
+)
+def test_who_knows_all_edges_of_a_node_makes_the_rows_that_its_owner_would_send(
+    tmp_path: Path, model: str
+) -> None:
+    edges = drawn_edges()
+    path = written(tmp_path, "graph", edges[:, edges.sum(axis=0) % 2 == 1])
+    keys = {**KEYS, "dataset": path, **keys_of(model)}
+    full, none = (train(tmp_path / rows, second_rows=rows, **keys) for rows in ("full", "none"))
+    assert largest_difference(full, none) < 1e-10
+    # By the link of one, which the other does not know, they are others.
+    path = written(tmp_path, "graph", np.hstack([edges[:, edges.sum(axis=0) % 2 == 1], [[0], [2]]]))
+    full, none = (
+        train(tmp_path / f"{rows}-2", second_rows=rows, **keys) for rows in ("full", "none")
+    )
+    assert largest_difference(full, none) > 1e-6
+
+
+@pytest.mark.parametrize("keys", [{}, {**LEAN, "layers": 2}])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_one_client_trains_what_it_does_with_rows_of_owners(
+    tmp_path: Path, model: str, keys: dict[str, Any]
+) -> None:
+    path = written(tmp_path, "graph", drawn_edges())
+    keys = {**KEYS, "dataset": path, "model": model, "clients": 1, "partitioner": "random", **keys}
+    runs = [train(tmp_path / rows, second_rows=rows, **keys) for rows in ("full", "none")]
+    full, none = map(model_weights, runs)
+    assert full.keys() == none.keys()
+    assert all(np.array_equal(full[name], none[name]) for name in full)
+
+
+def test_nothing_crosses_after_the_first_exchange_and_that_was_planned(tmp_path: Path) -> None:
+    path = written(tmp_path, "graph", drawn_edges())
+    run = train(tmp_path / "run", dataset=path, second_rows="none", **KEYS)
+    by_stage: dict[int, int] = {}
+    for account, volume in ledger_of(run).lines():
+        if account.kind == "boundary":
+            by_stage[account.layer] = by_stage.get(account.layer, 0) + volume.raw
+    assert {stage for stage, size in by_stage.items() if size} == {0}
+
+
+def test_who_was_missing_first_is_missing_later(tmp_path: Path) -> None:
+    keys = {"clients": 2, "rounds": 3, "dtype": "float64", "missing_peers": "drop"}
+    lost = configured(tmp_path / "lost", second_rows="none", exchange_deadline_s=0.1, **keys)
+    train_over(lost, _Losing())
+    kept = configured(tmp_path / "kept", second_rows="none", **keys)
+    run_without_boundary(kept)
+    assert largest_difference(tmp_path / "lost", tmp_path / "kept") < 1e-12
+
+
+class _Losing(MemoryChannel):
+    def send_block(self, key: BlockKey, frames: Sequence[bytes]) -> int:
+        return sum(len(frame) for frame in frames)
+
+
+# ---- what does not go with it -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        *(
+            (
+                {"algorithm": name},
+                f"second-rows: none does not go with algorithm {name}, whose rows cross in each "
+                "round, or not at all; expected full, or algorithm lazy",
+            )
+            for name in ("standard", "bns", "drop", "propagation")
+        ),
+        ({"task": "links"}, "second-rows: none does not go with task links, which needs rows of"),
+        ({"solver": "ridge"}, "second-rows: none does not go with solver ridge, which needs"),
+        (
+            {"boundary_plan": "cover"},
+            "second-rows: none does not go with boundary-plan cover, which sends sums",
+        ),
+        *(
+            (
+                {"basis": "supervised", "basis_rows": rows},
+                f"second-rows: none does not go with basis-rows {rows}, by which the first rows "
+                "would follow from links; expected full, or basis-rows own",
+            )
+            for rows in ("sums", "choose")
+        ),
+        ({"second_rows": "class"}, "second-rows: got 'class'; expected one of full, none"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_by_name(
+    tmp_path: Path, keys: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        configured(tmp_path / "run", **{"second_rows": "none", **keys})
+    assert str(refused.value).startswith(expected)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (BANK, "second-rows: none does not go with a graph whose nodes have types yet"),
+        (
+            {"dataset": "digits", "features": "none"},
+            "second-rows: none does not go with nodes without features, for which columns of",
+        ),
+    ],
+)
+def test_graphs_that_it_does_not_go_with_are_refused_before_anything_is_written(
+    tmp_path: Path, keys: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        train(tmp_path / "run", clients=2, second_rows="none", **keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_profile_leaves_out_sums_and_says_so(tmp_path: Path) -> None:
+    graph = "synthetic:nodes=200,edges=3100,classes=3,features=24,words=9,signal=0.5"
+    keys: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2, "model": "gcn"}
+    runs = {
+        rows: retexo_fl.run(
+            dataset=graph, out=tmp_path / rows, quiet=True, second_rows=rows, **keys
+        )
+        for rows in ("full", "none")
+    }
+    told = {rows: run.result.profile for rows, run in runs.items()}
+    assert told["full"] is not None
+    assert told["none"] is not None
+    assert "basis-rows own" in told["none"].sentence
+    assert "no basis of sums, since second-rows none keeps" in told["none"].sentence
+    assert runs["full"].config.basis_rows == "sums"
+    assert runs["none"].config.basis_rows == "own"
+    assert "second-rows" not in told["full"].sentence
