@@ -14,7 +14,6 @@ import retexo_fl
 from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.federation import job_state
 from tests.integration.test_missing_peers import run_without_boundary
 from tests.support.runs import (
     configured,
@@ -75,7 +74,7 @@ def drawn_edges() -> np.ndarray:
 @pytest.fixture(autouse=True)
 def one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks bear the name of their job, which is drawn."""
-    monkeypatch.setattr(job_state.secrets, "token_hex", lambda size: "0" * size)
+    monkeypatch.setattr("retexo_fl.federation.job_state.secrets.token_hex", "0".__mul__)
 
 
 def keys_of(model: str) -> dict[str, Any]:
