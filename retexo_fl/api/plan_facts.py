@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_masked import masked_facts, single_contributors
 from retexo_fl.api.plan_network import network_facts
-from retexo_fl.api.plan_profiles import profile_facts, training_size
+from retexo_fl.api.plan_profiles import exchanged_at_most, profile_facts, training_size
 from retexo_fl.client.run_memory import (
     GraphSize,
     budget_bytes,
@@ -102,6 +102,11 @@ def profile_facts_of(config: RunConfig, planned: PlannedParts) -> dict[str, Any]
     return profile_facts(config, ModelShape.of_part(config, planned.parts[0]), planned)
 
 
+def exchanged_of(config: RunConfig, planned: PlannedParts) -> int:
+    """Return the payload bytes that clients send each other at most, with parts planned."""
+    return exchanged_at_most(config, ModelShape.of_part(config, planned.parts[0]), planned)
+
+
 def _better(plans: Sequence[BoundaryPlan]) -> int:
     """Return the vectors where each ordered pair sends rows or sums, whichever are fewer.
 
@@ -117,8 +122,10 @@ def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str
     size = training_size(config, planned, kind)
     first = _first_exchange(config, shape, planned, kind)
     own = forecast_of(config)
+    # Others train with rows that owners make.
+    beside = replace(size, later=()) if shape.crosses_once else size
     volumes = {
-        name: forecast.volume(shape, size)
+        name: forecast.volume(shape, size if forecast is own else beside)
         for name, forecast in FORECASTS.items()
         if forecast.trains == own.trains and (forecast.predicts_links or not shape.link_head)
     }

@@ -30,15 +30,15 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     return {
         "rounds": sum(config.stage_rounds) + sum(further_rounds(config, shape)),
-        "payload_at_most": _exchanged(config, shape, planned)
+        "payload_at_most": exchanged_at_most(config, shape, planned)
         + sum(one.payload_bytes for one in asked),
         "messages": messages,
         "deployed_minutes": [messages * seconds / 60 for seconds in MESSAGE_S],
     }
 
 
-def _exchanged(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> int:
-    """Return what clients send each other at most."""
+def exchanged_at_most(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> int:
+    """Return the payload bytes that clients send each other at most."""
     return forecast_of(config).boundary_at_most(
         shape,
         training_size(config, planned, effective_plan(config)),

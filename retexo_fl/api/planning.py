@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from retexo_fl.api.plan_exchanges import PlannedParts
-from retexo_fl.api.plan_facts import plan_facts, profile_facts_of
+from retexo_fl.api.plan_facts import exchanged_of, plan_facts, profile_facts_of
 from retexo_fl.api.profile_choice import chosen_profile
 from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.config import RunConfig
@@ -43,7 +43,19 @@ def planned(asked: Asked, *, tolerated: int = 0) -> tuple[RunConfig, dict[str, A
         facts = {**plan_facts(config, counted, tolerated=tolerated), "profile": to_json(profile)}
         if profiles := forecast_of(config).profiles:
             facts["profiles"] = {name: _profile_facts(asked, counted, name) for name in profiles}
+            facts["second_rows"] = {
+                way: _exchanged(asked, counted, way) for way in ("full", "none")
+            }
     return config, facts, profile
+
+
+def _exchanged(asked: Asked, planned: PlannedParts, second_rows: str) -> int | None:
+    """Return what clients send each other at most with such rows; None if options contradict it."""
+    try:
+        other = replace(asked, values={**asked.values, "second-rows": second_rows})
+        return exchanged_of(fitted(settled(other), planned, other)[0], planned)
+    except ConfigurationError:
+        return None
 
 
 def _profile_facts(asked: Asked, planned: PlannedParts, profile: str) -> dict[str, Any] | None:

@@ -116,9 +116,10 @@ def _show(config: RunConfig, facts: dict[str, Any], profile: str) -> None:
 def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
     if "profiles" not in facts:
         return []
-    from retexo_fl.cli.plan_tables import PROFILE_NOTE, profile_table
+    from retexo_fl.cli.plan_tables import PROFILE_NOTE, profile_table, rows_sentence
 
-    return [profile_table(facts["profiles"]), PROFILE_NOTE]
+    rows = rows_sentence(facts["second_rows"]) if len(facts["clients"]) > 1 else ""
+    return [profile_table(facts["profiles"]), PROFILE_NOTE, *filter(None, [rows])]
 
 
 def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:

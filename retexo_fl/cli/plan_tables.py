@@ -40,6 +40,17 @@ def profile_table(facts: Mapping[str, Mapping[str, Any] | None]) -> Table:
     return table
 
 
+def rows_sentence(facts: Mapping[str, int | None]) -> str:
+    """Say what peers get at most by what ``second-rows`` says; empty where one cannot be chosen."""
+    full, none = facts["full"], facts["none"]
+    if full is None or none is None:
+        return ""
+    return (
+        f"Clients send each other at most {format_bytes(full)}, of which peers read links inside\n"
+        f"a part; with --second-rows none {format_bytes(none)}, of which they read none."
+    )
+
+
 def masked_table(facts: Mapping[str, Any]) -> Table:
     """Return what masked sums move, by what it is for."""
     table = figures("masked sums", "payload")

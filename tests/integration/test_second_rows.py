@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import ConfigurationError
 from tests.integration.test_missing_peers import run_without_boundary
+from tests.support.cli import CommandLine
 from tests.support.runs import (
     configured,
     largest_difference,
@@ -164,6 +166,30 @@ def test_nothing_crosses_after_the_first_exchange_and_that_was_planned(tmp_path:
         if account.kind == "boundary":
             by_stage[account.layer] = by_stage.get(account.layer, 0) + volume.raw
     assert {stage for stage, size in by_stage.items() if size} == {0}
+
+
+@pytest.mark.parametrize(("model", "asked"), [("gcn", "full"), ("sage", "none")])
+def test_a_plan_shows_what_peers_get_either_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, asked: str
+) -> None:
+    retexo = CommandLine(capsys)
+    keys = ("--dataset", "digits", "--clients", "3", "--model", model)
+    told = json.loads(retexo.done("plan", *keys, "--second-rows", asked, "--json"))["second_rows"]
+    shown = retexo.done("plan", *keys)
+    assert "with --second-rows none" in shown
+    for rows, planned in told.items():
+        out = str(tmp_path / rows)
+        retexo.done("run", *keys, "--second-rows", rows, "--rounds", "1", "--out", out)
+        moved = ledger_of(Path(out)).sum(kind="boundary", direction="out").payload
+        assert 0 < moved <= planned
+        # All that is not known before is how many zeros later rows have.
+        assert rows == "full" or planned < 1.02 * moved
+    standard = json.loads(retexo.done("plan", *keys, "--second-rows", asked, "--json"))["plans"]
+    full = json.loads(retexo.done("plan", *keys, "--basis-rows", "own", "--json"))["plans"]
+    of_standard = [
+        found["rows"]["algorithms"]["standard"]["boundary"] for found in (standard, full)
+    ]
+    assert of_standard[0] == of_standard[1] or asked == "full"
 
 
 def test_who_was_missing_first_is_missing_later(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ class LazyForecast(Forecast):
         """See :class:`.Forecast`."""
         del vectors, drawn
         rounds = format_counted(config.rounds, "round")
+        if config.second_rows == "none":
+            return f"1 exchange, before the first layer's {rounds}; none before later ones"
         exchanges = format_counted(len(config.stage_rounds), "exchange")
         features = ": features first, then" if config.crosses_ahead else ","
         return f"{exchanges}{features} one before each layer's {rounds}"
