@@ -178,9 +178,10 @@ class TrafficLedger:
             names: Of the attributes; ``direction`` counts both ends, as in :meth:`sum`.
         """
         found: dict[tuple[object, ...], Volume] = {}
+        both_ends = "direction" in names
         for account, line in self._lines.items():
-            if "direction" in names or line.is_counted:
-                place = tuple(getattr(account, name) for name in names)
+            if both_ends or line.is_counted:
+                place = tuple([getattr(account, name) for name in names])
                 known = found.get(place)
                 found[place] = line.volume if known is None else known + line.volume
         return found

@@ -252,9 +252,10 @@ def _by_stage(run: RunRecord) -> str:
     if run.ledger is None:
         return ""
     by_place = run.ledger.grouped("layer", "kind")
-    layers = sorted({account.layer for account, _ in run.ledger.lines()})
-    kinds = [kind for kind in KINDS if kind in run.ledger.totals()["payload"]]
-    made = {account.layer for account, _ in run.ledger.lines() if account.purpose == "structure"}
+    accounts, moved_kinds = [account for account, _ in run.ledger.lines()], run.ledger.totals()
+    layers = sorted({account.layer for account in accounts})
+    kinds = [kind for kind in KINDS if kind in moved_kinds["payload"]]
+    made = {account.layer for account in accounts if account.purpose == "structure"}
     steps = {layer: step for step, layer in enumerate(sorted(made), start=1)}
     rows = []
     for layer in layers:

@@ -69,9 +69,11 @@ def parts() -> list[GraphPartition]:
 
 def _gate(part: GraphPartition, job: str, algorithm: str) -> JobGate:
     config = make_config({"clients": 3, "hidden": 8, "algorithm": algorithm})
+    # The gate asks for each block; an agent, too, finds it once.
+    plan = BoundaryPlan.from_partition(part)
     return JobGate(
         job,
-        lambda stage: BoundaryPlan.from_partition(part),
+        lambda stage: plan,
         config,
         ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
         first=lambda: _FIRST,

@@ -16,7 +16,15 @@ from retexo_fl.graph.parts.peers import read_peers
 from tests.support.cli import CommandLine
 from tests.support.played_devices import play_devices
 from tests.support.predictions import cut
-from tests.support.runs import largest_difference, model_bytes, result_of, stop_after, train
+from tests.support.runs import (
+    Cuts,
+    by_turns,
+    largest_difference,
+    model_bytes,
+    result_of,
+    stop_after,
+    train,
+)
 from tests.support.typed_graphs import (
     BANK,
     CUSTOMERS,
@@ -38,12 +46,16 @@ KEYS: dict[str, Any] = {
 }
 BASES: dict[str, Any] = {"model": "rel-gcn", "num_bases": 2}
 LEAN: dict[str, Any] = {"basis": "supervised", "basis_blocks": 2}
-CUTS = ((2, "louvain"), (3, "attribute:type"), (7, "random"))
+CUTS = (
+    ((2, "louvain"), (3, "attribute:type")),
+    ((3, "attribute:type"), (7, "random")),
+)
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [
+    ("keys", "cuts"),
+    by_turns(
+        CUTS,
         {},
         {"layers": 3, "metric": "macro-f1", "class_weights": "balanced"},
         {"model": "rel-gcn", "warm_start": True},
@@ -54,12 +66,14 @@ CUTS = ((2, "louvain"), (3, "attribute:type"), (7, "random"))
         {"model": "rel-gat", **LEAN, "candidates": "own-row"},
         {"model": "pyg:SAGEConv"},
         {"algorithm": "standard"},
-    ],
+    ),
     ids=str,
 )
-def test_any_cut_trains_the_weights_of_one(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_any_cut_trains_the_weights_of_one(
+    tmp_path: Path, keys: dict[str, Any], cuts: Cuts
+) -> None:
     one = train(tmp_path / "one", **KEYS | keys, clients=1)
-    for clients, partitioner in CUTS:
+    for clients, partitioner in cuts:
         out = tmp_path / f"{clients}-{partitioner.partition(':')[0]}"
         run = train(out, **KEYS | keys, clients=clients, partitioner=partitioner)
         assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)

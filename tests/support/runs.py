@@ -131,6 +131,15 @@ def model_weights(run: Path) -> dict[str, np.ndarray]:
     }
 
 
+#: Numbers of clients and partitioners.
+Cuts = tuple[tuple[int, str], ...]
+
+
+def by_turns(cuts: Sequence[Cuts], *rows: dict[str, Any]) -> list[tuple[dict[str, Any], Cuts]]:
+    """Give each row of a table one of some sets of cuts, in turn."""
+    return [(keys, cuts[at % len(cuts)]) for at, keys in enumerate(rows)]
+
+
 def largest_difference(one: Path, other: Path) -> float:
     """Return the largest absolute difference between the weights of two runs."""
     first, second = model_weights(one), model_weights(other)
