@@ -13,7 +13,7 @@ from retexo_fl.ledger import TrafficLedger
 from tests.support.data import cora_dir
 from tests.support.runs import configured, largest_difference, result_of, train
 
-FEATURES, CLASSES, HIDDEN, ROUNDS, FLOAT32 = 1433, 7, 256, 5, 4
+FEATURES, CLASSES, HIDDEN, ROUNDS, FLOAT32 = 1433, 7, 256, 3, 4
 #: Of stage 0 (layer, LayerNorm, head) and of stage 1, by hand.
 PARAMETERS = {
     "gcn": (FEATURES * 256 + 256 + 2 * 256 + 256 * 7 + 7, 256 * 7 + 7),
