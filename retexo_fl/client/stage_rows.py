@@ -287,8 +287,8 @@ def together(own: Vectors, received: Vectors) -> Vectors:
 
 
 def apart(rows: Vectors, nodes: int) -> tuple[Vectors, Vectors]:
-    """Return the (N, D) and (B, D) rows that :func:`together` has put in one."""
-    return rows[:nodes], rows[nodes:]
+    """Return the (N, D) and (B, D) rows that :func:`together` has put in one; the latter anew."""
+    return rows[:nodes], rows[nodes:].copy()
 
 
 def _edges_across(inputs: StageInput) -> tuple[np.ndarray, EdgeValues, np.ndarray]:

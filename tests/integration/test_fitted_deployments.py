@@ -85,6 +85,24 @@ def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
     assert crossed[0] == crossed[1]
 
 
+def test_owners_who_insist_on_rows_that_tell_no_links_train_the_bits_of_a_run_here(
+    tmp_path: Path,
+) -> None:
+    keys: dict[str, Any] = {"clients": 3, "model": "gcn", "secure_aggregation": "masked"}
+    keys |= {"second_rows": "none"}
+    far, near = (
+        deployed(tmp_path, DENSE, {"most-rows": "none"}, **keys),
+        here(tmp_path, DENSE, **keys),
+    )
+    assert of_training(far) == of_training(near)
+    assert far.config.basis_rows == "own"
+    assert model_bytes(far.path) == model_bytes(near.path)
+    assert sentence(far.result) == sentence(near.result)
+    assert "no basis of sums, since second-rows none keeps" in sentence(near.result)
+    crossed = [run.result.volumes["payload"]["boundary"] for run in (far, near)]
+    assert 0 < crossed[0] == crossed[1]
+
+
 def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
     graph = "synthetic:nodes=120,edges=400,classes=3,features=40,homophily=0.9"
     run = deployed(tmp_path, graph, clients=3, model="sage")
