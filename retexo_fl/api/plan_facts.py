@@ -73,6 +73,7 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
             {
                 "client": part.client,
                 "nodes": part.num_inner,
+                "train_nodes": int(np.count_nonzero(part.train_mask)),
                 "boundary_nodes": part.num_boundary,
                 "peers": len(plan.peers),
                 "vectors_out": plan.num_send,

@@ -128,12 +128,13 @@ def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
         cohort_sentences,
         cohort_table,
         features_sentence,
+        few_sentences,
         masked_table,
     )
 
     features = features_sentence(facts["features"], masked="masked" in facts)
     if "masked" not in facts:
-        return [features]
+        return [features, *few_sentences(facts["clients"])]
     cohorts = facts["masked"]["cohorts"]
     return [
         masked_table(facts["masked"]),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.api.plan_cohorts import is_not_enough
+from retexo_fl.api.plan_masked import FEW_TRAIN_NODES
 from retexo_fl.api.plan_network import message_s
 from retexo_fl.api.plan_profiles import MESSAGE_S
 from retexo_fl.cli.tables import figures
@@ -67,6 +68,18 @@ def features_sentence(facts: Mapping[str, int], *, masked: bool) -> str:
     if masked and facts["of_one_client"]:
         text += "\nWarning: the masked sum of such a feature is that client's own."
     return text
+
+
+def few_sentences(clients: Sequence[Mapping[str, int]]) -> list[str]:
+    """Say how many clients' labels follow from an update in the clear; nothing of none."""
+    few = sum(0 < one["train_nodes"] < FEW_TRAIN_NODES for one in clients)
+    if not few:
+        return []
+    return [
+        f"Warning: {format_counted(few, 'client')} of {len(clients)} have fewer than "
+        f"{FEW_TRAIN_NODES} train nodes. From updates in the\nclear the server reads their "
+        "labels: --secure-aggregation masked (docs/privacy.md)."
+    ]
 
 
 def cohort_table(facts: Mapping[str, Any]) -> Table:

@@ -11,8 +11,8 @@ from tests.support.spread import measured, reads_in, weight
 
 #: What was measured last. Lower a number that has fallen; a commit that raises one says why.
 BOUNDS: Final = {
-    "reads of choices": 58,
-    "modules that read choices": 37,
+    "reads of choices": 59,
+    "modules that read choices": 38,
     "modules of a round": 45,
     "functions of a round": 216,
     "modules that masks add to it": 10,

@@ -1,0 +1,228 @@
+"""An audit of a training: it is trained here, watched, and attacked with what each party got."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from retexo_fl.api.plan_exchanges import PlannedParts
+from retexo_fl.api.plan_masked import FEW_TRAIN_NODES
+from retexo_fl.api.settling import Asked, fitted, settled
+from retexo_fl.api.training import check_plugins, result_of
+from retexo_fl.client.part import without_peers
+from retexo_fl.client.run_memory import GraphSize, check_memory
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.leakage.counted import bare_rows, single_contributors
+from retexo_fl.leakage.figures import Finding, Leakage
+from retexo_fl.leakage.peer_attacks import play_on_peers
+from retexo_fl.leakage.server_attacks import play_on_server
+from retexo_fl.leakage.watch import Watch
+from retexo_fl.methods.clients import client_class
+from retexo_fl.methods.lazy.answers import LazyClient
+from retexo_fl.methods.pieces.links.answers import LinkClient
+from retexo_fl.progress import LiveTable
+from retexo_fl.progress.steps import Step
+from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.stage_model import ModelShape
+
+#: Area under the curve of peers beyond which their owner is told.
+TELLING_AUC: Final = 0.6
+#: Of an attack to be said of a training in words.
+_TELLING: Final = 0.05
+
+
+def audit(
+    asked: Asked, *, tell: Callable[[str], None], quiet: bool = False, force: bool = False
+) -> Leakage:
+    """Train as asked, twice, and play the attacks.
+
+    Once as asked but in the clear, since what masks leave follows from that: the sum. And once
+    without the edges across, to compare with. Both in this process, in a folder that is removed.
+
+    Args:
+        asked: The keys of a training.
+        tell: Is handed sentences for the user.
+        quiet: Show no progress.
+        force: Train even if memory is not enough.
+
+    Raises:
+        RetexoError: Any named failure.
+    """
+    asked = asked.of_run()
+    config = settled(asked)
+    _check(config)
+    check_plugins(config)
+    loaded = asked.load(config, quiet=quiet)
+    config, _ = fitted(loaded.config, PlannedParts(loaded.parts), asked)
+    if not force:
+        check_memory(config, GraphSize.of(loaded.parts), Path.cwd())
+    skipped: list[str] = []
+    if effective_plan(config) == "cover":
+        skipped.append(
+            "edges from sums (boundary-plan cover): played on rows instead, which say as much or "
+            "more; how many rows stand bare is counted"
+        )
+    clear = _changed(config, secure_aggregation="none", boundary_plan="rows")
+    watch = Watch(config.seed)
+    tell("training as asked, in the clear, and watching what each party receives")
+    trained = _train(clear, loaded.parts, watch, quiet=quiet)
+    tell("training without the edges across, to compare with")
+    alone = [without_peers(part) for part in loaded.parts]
+    cut = _train(clear, alone, None, quiet=quiet)
+    is_masked = config.secure_aggregation == "masked"
+    findings = _played(clear, watch, loaded.parts, skipped, quiet=quiet)
+    accuracy = {"as asked": trained, "no edges across": cut}
+    if config.second_rows == "full":
+        narrow = _with_rows_once(asked, loaded.parts, skipped, tell=tell, quiet=quiet)
+        if narrow is not None:
+            accuracy["second-rows none"], links = narrow
+            findings += [] if links is None else [links]
+    return Leakage(
+        config={key: str(value) for key, value in config_values(config).items()},
+        dataset=config.graph_name,
+        is_masked=is_masked,
+        findings=tuple(findings),
+        accuracy=accuracy,
+        warnings=tuple(_warnings(findings, loaded.parts, gain=trained - cut, is_masked=is_masked)),
+        not_played=tuple(skipped),
+    )
+
+
+def _check(config: RunConfig) -> None:
+    if not issubclass(client_class(config, predicts=False), LazyClient | LinkClient):
+        raise ConfigurationError(
+            "algorithm: leakage plays attacks on rows that cross before rounds; expected lazy"
+        )
+    if config.engine == "deployment":
+        raise ConfigurationError(
+            "engine: leakage trains in this process, got deployment; expected inline, on parts "
+            "that are here or on a graph like them"
+        )
+    if config.clients < 2:
+        raise ConfigurationError("clients: leakage needs somebody to look; expected 2 or more")
+
+
+def _changed(config: RunConfig, **changes: str) -> RunConfig:
+    values = {name.replace("_", "-"): value for name, value in changes.items()}
+    here = {"engine": "inline", "devices": "cpu", "links": "ideal", "resume": ""}
+    return make_config({**config_values(config), **here, **values})
+
+
+def _train(
+    config: RunConfig, parts: Sequence[GraphPartition], watch: Watch | None, *, quiet: bool
+) -> float:
+    """Train in this process; return what the test nodes are judged by, accuracy where there is."""
+    from retexo_fl.client.factory import InProcessClients
+    from retexo_fl.simulation.inline_engine import make_channel, run_clients
+
+    with tempfile.TemporaryDirectory(prefix="retexo-leakage-") as folder:
+        out = Path(folder) / "run"
+        config = make_config({**config_values(config), "out": str(out)})
+        clients = InProcessClients(list(parts), config, channel=make_channel(None))
+        find = clients.find if watch is None else watch.watching(clients.find)
+        table = LiveTable.of_run(config, quiet=quiet)
+        try:
+            with table:
+                run_clients(config, find, [table.handle])
+        finally:
+            clients.close()
+        result = result_of(out)
+    if result.metric is not None and result.metric.value is not None:
+        return float(result.metric.value)
+    return float("nan") if result.test_accuracy is None else float(result.test_accuracy)
+
+
+def _played(
+    config: RunConfig,
+    watch: Watch,
+    parts: Sequence[GraphPartition],
+    skipped: list[str],
+    *,
+    quiet: bool,
+) -> list[Finding]:
+    found: list[Finding] = []
+    shape = ModelShape.of_part(config, parts[0])
+    is_of_classes = config.goal.splits_nodes and parts[0].label_kind.are_classes
+    with Step("playing what the server can read", quiet=quiet):
+        if is_of_classes and config.local_steps == 1:
+            of_server, unplayed = play_on_server(watch, parts, seed=config.seed)
+            found += of_server
+            skipped += unplayed
+        else:
+            why = "several local steps" if is_of_classes else "nodes have no single class"
+            skipped.append(f"labels, rows and members from updates: {why}")
+        found += [one for one in [single_contributors(config, shape, parts)] if one]
+    with Step("playing what peers can read", quiet=quiet):
+        links = play_on_peers(watch.crossed, parts, seed=config.seed)
+        if links is None:
+            skipped.append("edges from rows: no two clients see edges inside each other's part")
+        else:
+            found.append(links)
+        found += [one for one in [bare_rows(parts)] if one]
+    return found
+
+
+def _with_rows_once(
+    asked: Asked,
+    parts: Sequence[GraphPartition],
+    skipped: list[str],
+    *,
+    tell: Callable[[str], None],
+    quiet: bool,
+) -> tuple[float, Finding | None] | None:
+    """Train with rows that cross once; return its figure, and what peers read of these rows.
+
+    None where that does not go with what is asked, which is then said.
+    """
+    narrower = replace(asked, values={**asked.values, "second-rows": "none"})
+    try:
+        config = fitted(settled(narrower), PlannedParts(parts), narrower)[0]
+        clear = _changed(config, secure_aggregation="none", boundary_plan="rows")
+        ModelShape.of_part(clear, parts[0])
+    except ConfigurationError as error:
+        skipped.append(f"edges from rows that cross once: {error}")
+        return None
+    watch = Watch(config.seed)
+    tell("training with --second-rows none, to compare with")
+    figure = _train(clear, parts, watch, quiet=quiet)
+    links = play_on_peers(watch.crossed, parts, seed=config.seed)
+    if links is not None:
+        links = replace(links, attack="edges inside a part, --second-rows none")
+    return figure, links
+
+
+def _warnings(
+    findings: Sequence[Finding],
+    parts: Sequence[GraphPartition],
+    *,
+    gain: float,
+    is_masked: bool,
+) -> list[str]:
+    told: list[str] = []
+    few = [p.client for p in parts if 0 < int(p.train_mask.sum()) < FEW_TRAIN_NODES]
+    if few and not is_masked:
+        told.append(
+            f"{len(few)} of {len(parts)} clients have fewer than {FEW_TRAIN_NODES} train nodes, "
+            "whose labels the server can read from updates: expected --secure-aggregation masked"
+        )
+    by_name = {one.attack: one for one in findings}
+    links = next((one for name, one in by_name.items() if name.startswith("edges")), None)
+    if links is not None and links.clear > TELLING_AUC:
+        floor = links.cut if links.cut is not None else links.guess
+        told.append(
+            f"peers rank edges inside each other's part with ROC AUC {links.clear:.2f}; by the "
+            f"edges across alone {floor:.2f}. Cutting these edges costs {gain:.4f} of the test "
+            "figure (--algorithm drop)"
+        )
+    single = by_name.get("features of one client alone")
+    if single is not None and single.clear > _TELLING:
+        told.append(
+            f"{single.clear:.0%} of the features are one client's alone, whose sums are its own, "
+            "masked or not"
+        )
+    return told

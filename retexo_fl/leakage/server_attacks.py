@@ -1,0 +1,346 @@
+"""What a curious server reads from updates and sums: labels, rows, who was trained on.
+
+Symbols: n train nodes of a client, P weights, C classes, D' width of the rows that a layer reads.
+
+Every attack is given an update in the clear, or the sum over all clients in its place, which is
+what masks leave. Sources: Zhao et al., arXiv 2001.02610 (labels from the gradient of a bias);
+Geiping et al., NeurIPS 2020, proposition 3.1 (rows from a linear layer with a bias); Nasr et al.,
+S&P 2019 (members by gradients).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
+from retexo_fl.layers.base import StageInput, dense_rows
+from retexo_fl.leakage.figures import Finding
+from retexo_fl.leakage.scores import auc, cosines
+from retexo_fl.leakage.watch import FirstSums, Watch, WatchedRound
+from retexo_fl.training.stage_model import ModelShape, StageModel, named_weights
+
+#: Clients with as many train nodes at most, by which figures are listed.
+SIZES: Final = ((1, 1), (2, 4), (5, 9), (10, 99), (100, None))
+#: Of a hidden layer as LayerNorm makes it, to know what an untrained head says of anything.
+_DRAWN_ROWS: Final = 4096
+#: Candidates of each kind that are tried for a client, and clients that they are tried for.
+_MOST_CANDIDATES: Final = 150
+_LEAST_CANDIDATES: Final = 2
+_MOST_CLIENTS: Final = 20
+
+
+def play_on_server(
+    watch: Watch, parts: Sequence[GraphPartition], *, seed: int
+) -> tuple[list[Finding], list[str]]:
+    """Play what a server can with what it received.
+
+    Args:
+        watch: Of a training in the clear that learns one class for each node.
+        parts: Of all clients, by index.
+        seed: Of what is drawn.
+
+    Returns:
+        What was found, and which attacks were not played.
+    """
+    shape = watch.shape
+    assert shape is not None
+    found: list[Finding] = []
+    skipped: list[str] = []
+    first = watch.rounds.get(0, [])
+    if first and first[0].number == 1:
+        found.append(_labels(shape, first[0], parts))
+    else:
+        skipped.append("labels from updates: no rounds, since the last layer is solved for")
+    if watch.first_sums:
+        found.append(_rows_from_sums(watch.first_sums))
+    if first and isinstance(StageModel(shape, 0).layer, AggregatedLayer):
+        reads = {client: _read_rows(shape, 0, watch, client) for client in watch.inputs[0]}
+        found.append(_rows_from_update(shape, first[0], reads, parts))
+    elif first:
+        skipped.append(f"rows from updates: {shape.model} is no linear layer of fixed rows")
+    stages = [
+        stage
+        for stage, rounds in sorted(watch.rounds.items())
+        if rounds and isinstance(StageModel(shape, stage).layer, AggregatedLayer)
+    ]
+    members = _members(shape, stages, watch, parts, seed=seed)
+    found += [] if members is None else [members]
+    if len(first) > 1 and first[0].updates.keys() == first[1].updates.keys():
+        found.append(_differences(first[0], first[1]))
+    return found, skipped
+
+
+# ---- labels --------------------------------------------------------------------------------------
+
+
+def _labels(shape: ModelShape, first: WatchedRound, parts: Sequence[GraphPartition]) -> Finding:
+    """Count a client's labels by the gradient of the classifier's bias, ``sum_i p_i - y_i``."""
+    shares = _untrained_shares(shape, first.weights)
+    total = sum(first.examples.values())
+    of_all = _counts_from(shape, first.total, total, shares)
+    hits: dict[int, tuple[float, float]] = {}
+    for client, update in first.updates.items():
+        part = parts[client]
+        true = np.bincount(
+            np.asarray(part.labels)[np.asarray(part.train_mask)], minlength=shape.classes
+        )
+        n = int(true.sum())
+        if not n:
+            continue
+        known = _counts_from(shape, update, n, shares)
+        hits[client] = (_shared(known, true), _shared(of_all * (n / total), true))
+    by = _by_size(hits, first.examples)
+    return Finding(
+        attack="labels, from a first update",
+        reader="server",
+        measure="share right",
+        guess=_mean(hits, 1),
+        clear=_mean(hits, 0),
+        masked=_mean(hits, 1),
+        by={"by_train_nodes": by},
+        note="by the gradient of the classifier's bias; a guess knows the classes of all clients",
+    )
+
+
+def _untrained_shares(shape: ModelShape, weights: np.ndarray) -> np.ndarray:
+    """Return the (C,) mean prediction of untrained weights, of rows that nobody has to know."""
+    named = named_weights(shape, 0, weights)
+    if "head.weight" not in named:
+        return np.full(shape.classes, 1 / shape.classes)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.from_numpy(named["head.weight"]).double()
+    drawn = torch.randn(_DRAWN_ROWS, weight.shape[1], generator=generator, dtype=torch.float64)
+    hidden = F.relu(F.layer_norm(drawn, (weight.shape[1],)))
+    logits = hidden @ weight.T + torch.from_numpy(named["head.bias"]).double()
+    shares: np.ndarray = torch.softmax(logits, dim=1).mean(dim=0).numpy()
+    return shares
+
+
+def _counts_from(shape: ModelShape, update: np.ndarray, n: int, shares: np.ndarray) -> np.ndarray:
+    named = named_weights(shape, 0, update)
+    gradient = named["head.bias" if "head.bias" in named else "layer.bias"].astype(float)
+    counts = np.maximum(n * shares - gradient, 0.0)
+    return counts * (n / counts.sum()) if counts.sum() else n * shares
+
+
+def _shared(guessed: np.ndarray, true: np.ndarray) -> float:
+    """Return which share of labels is right if as many as guessed are given of each class."""
+    whole = np.floor(guessed).astype(int)
+    rest = round(guessed.sum()) - int(whole.sum())
+    whole[np.argsort(-(guessed - whole), kind="stable")[: max(rest, 0)]] += 1
+    return float(np.minimum(whole, true).sum() / true.sum())
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def _read_rows(shape: ModelShape, stage: int, watch: Watch, client: int) -> np.ndarray:
+    """Return the (N, D') rows that a stage's layer reads of a client's nodes."""
+    model = StageModel(shape, stage)
+    assert isinstance(model.layer, AggregatedLayer)
+    prepared = model.layer.prepare(watch.inputs[stage][client])
+    assert isinstance(prepared, AggregatedInput)
+    dtype = getattr(torch, shape.dtype)
+    rows: np.ndarray = dense_rows(prepared.rows, dtype).numpy()
+    return rows
+
+
+def _rows_from_update(
+    shape: ModelShape,
+    first: WatchedRound,
+    reads: Mapping[int, np.ndarray],
+    parts: Sequence[GraphPartition],
+) -> Finding:
+    """Divide the gradient of a layer's weights by that of its bias: of one node, its row."""
+    of_all = _row_in(shape, first.total)
+    hits: dict[int, tuple[float, float]] = {}
+    for client, update in first.updates.items():
+        train = np.flatnonzero(parts[client].train_mask)
+        if len(train):
+            rows = reads[client][train]
+            hits[client] = (
+                float(np.abs(cosines(rows, _row_in(shape, update))).max()),
+                float(np.abs(cosines(rows, of_all)).max()),
+            )
+    return Finding(
+        attack="a row read, from a first update",
+        reader="server",
+        measure="best cosine",
+        guess=_mean(hits, 1),
+        clear=_mean(hits, 0),
+        masked=_mean(hits, 1),
+        by={"by_train_nodes": _by_size(hits, first.examples)},
+        note="exact for a client of one train node; a guess is what the sum of all says",
+    )
+
+
+def _row_in(shape: ModelShape, update: np.ndarray) -> np.ndarray:
+    named = named_weights(shape, 0, update)
+    bias = named["layer.bias"].astype(float)
+    row: np.ndarray = named["layer.weight"].astype(float) @ bias
+    return row
+
+
+def _rows_from_sums(first: Mapping[int, FirstSums]) -> Finding:
+    """Take a client's sum of features for a row: of one train node it is that."""
+    total = np.sum([first[client].sums for client in sorted(first)], axis=0)
+    hits: dict[int, tuple[float, float]] = {}
+    sizes: dict[int, int] = {}
+    for client, one in first.items():
+        if not one.rows.shape[0]:
+            continue
+        rows = _dense(one.rows)
+        sizes[client] = len(rows)
+        hits[client] = float(cosines(rows, one.sums).max()), float(cosines(rows, total).max())
+    return Finding(
+        attack="features, from sums for a basis",
+        reader="server",
+        measure="best cosine",
+        guess=_mean(hits, 1),
+        clear=_mean(hits, 0),
+        masked=_mean(hits, 1),
+        by={"by_train_nodes": _by_size(hits, sizes)},
+        note="exact for a client of one train node",
+    )
+
+
+def _dense(rows: Features) -> np.ndarray:
+    return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=float)
+
+
+# ---- members -------------------------------------------------------------------------------------
+
+
+def _members(
+    shape: ModelShape,
+    stages: Sequence[int],
+    watch: Watch,
+    parts: Sequence[GraphPartition],
+    *,
+    seed: int,
+) -> Finding | None:
+    """Compare gradients of candidates, whose rows and labels are known, with updates.
+
+    By the cosine with the last update of each stage that was watched, added up.
+    """
+    own: list[tuple[float, float]] = []
+    for client, part in enumerate(parts):
+        trained = np.asarray(part.train_mask)
+        others = np.asarray(part.val_mask) | np.asarray(part.test_mask)
+        generator = np.random.default_rng([seed, client])
+        members, strangers = (
+            generator.permutation(np.flatnonzero(mask))[:_MOST_CANDIDATES]
+            for mask in (trained, others)
+        )
+        if min(len(members), len(strangers)) < _LEAST_CANDIDATES or len(own) == _MOST_CLIENTS:
+            continue
+        nodes = np.concatenate([members, strangers])
+        scores = np.zeros((2, len(nodes)))
+        for stage in stages:
+            last = watch.rounds[stage][-1]
+            if client in last.updates:
+                losses = _NodeLosses(shape, stage, watch.inputs[stage][client], last.weights)
+                labels = np.asarray(part.labels)
+                gradients = np.stack([losses.gradient(node, labels[node]) for node in nodes])
+                vectors = (last.updates[client], last.total)
+                scores += [cosines(gradients, vector) for vector in vectors]
+        clear, masked = (auc(of[: len(members)], of[len(members) :]) for of in scores)
+        own.append((clear, masked))
+    if not own or not stages:
+        return None
+    clear, masked = map(float, np.mean(own, axis=0))
+    return Finding(
+        attack="membership, from an update",
+        reader="server",
+        measure="ROC AUC",
+        guess=0.5,
+        clear=clear,
+        masked=masked,
+        by={"clients": len(own)},
+        note="who looks knows the candidates' rows and labels; of masked sums, from the sum of all",
+    )
+
+
+class _NodeLosses:
+    """Losses of single nodes of a client, without dropout."""
+
+    def __init__(
+        self, shape: ModelShape, stage: int, inputs: StageInput, weights: np.ndarray
+    ) -> None:
+        self._model = StageModel(shape, stage)
+        self._model.flat.bind(weights)
+        self._prepared = self._model.layer.prepare(inputs)
+        self._parameters = list(self._model.parameters())
+
+    def gradient(self, node: int, label: int) -> np.ndarray:
+        """Return the (P,) gradient of one node's loss."""
+        batch = self._model.layer.batch(self._prepared, np.array([node]))
+        logits = self._model.classify(batch, None)
+        loss = F.cross_entropy(logits, torch.tensor([int(label)]))
+        pieces = torch.autograd.grad(loss, self._parameters)
+        whole: np.ndarray = torch.cat([piece.reshape(-1) for piece in pieces]).numpy()
+        return whole.astype(float)
+
+
+# ---- one client away -----------------------------------------------------------------------------
+
+
+def _differences(first: WatchedRound, second: WatchedRound) -> Finding:
+    """Subtract the sum of a round that a client is missing in from that of the one before."""
+    total, after = first.total, second.total
+    found, guessed = [], []
+    for client, update in first.updates.items():
+        without = total - (after - second.updates[client])
+        found.append(float(cosines(update[None], without)[0]))
+        guessed.append(float(cosines(update[None], total)[0]))
+    return Finding(
+        attack="an update, by leaving its client out",
+        reader="server",
+        measure="cosine",
+        guess=float(np.mean(guessed)),
+        clear=1.0,
+        masked=float(np.mean(guessed)),
+        by={"if_one_could_be_left_out": float(np.mean(found))},
+        note=(
+            "in the clear the update itself; masked sums of fewer clients than agreed do not "
+            "open, else the sums of two rounds would give what stands beside"
+        ),
+    )
+
+
+# ---- figures -------------------------------------------------------------------------------------
+
+
+def _mean(hits: Mapping[int, tuple[float, float]], place: int) -> float:
+    return float(np.mean([pair[place] for pair in hits.values()])) if hits else 0.0
+
+
+def _by_size(
+    hits: Mapping[int, tuple[float, float]], examples: Mapping[int, int]
+) -> list[dict[str, float | int | str]]:
+    """Return means over clients of like numbers of train nodes."""
+    rows: list[dict[str, float | int | str]] = []
+    for least, most in SIZES:
+        inside = {
+            client: pair
+            for client, pair in hits.items()
+            if examples[client] >= least and (most is None or examples[client] <= most)
+        }
+        if inside:
+            named = str(least) if least == most else f"{least} to {most}" if most else f"{least}+"
+            rows.append(
+                {
+                    "train_nodes": named,
+                    "clients": len(inside),
+                    "clear": _mean(inside, 0),
+                    "masked": _mean(inside, 1),
+                }
+            )
+    return rows
