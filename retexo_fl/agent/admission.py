@@ -19,9 +19,11 @@ from retexo_fl.client.memory_estimate import (
     available_bytes,
     training_bytes,
 )
+from retexo_fl.client.noise import releases_of
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.device_names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.gaussian_privacy import epsilon_of, is_within
 from retexo_fl.graph.labels import labels_for
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.keys import check_algorithm
@@ -59,6 +61,7 @@ def admit(
         _check_names(config, limits)
         _check_masks(config, limits)
         _check_rows(config, limits)
+        _check_noise(config, limits)
         _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
         if not predicts and (wanted := DEVICES.wanted_by(config_values(config))):
@@ -124,6 +127,23 @@ def _check_rows(config: RunConfig, limits: Limits) -> None:
         f"second-rows: {config.second_rows}; expected none, or algorithm drop, which sends no rows "
         "(most-rows in this client's agent.toml)"
     )
+
+
+def _check_noise(config: RunConfig, limits: Limits) -> None:
+    if not limits.max_epsilon:
+        return
+    if (noise := releases_of(config)) is None:
+        raise ConfigurationError(
+            f"update-dp: 0; expected noise with an epsilon of at most {limits.max_epsilon:g} "
+            "(max-epsilon in this client's agent.toml)"
+        )
+    epsilon = epsilon_of(noise.mu, limits.max_epsilon_delta)
+    if not is_within(epsilon, limits.max_epsilon):
+        raise ConfigurationError(
+            f"update-dp: {noise.epsilon:g} with delta {noise.delta:g} is an epsilon of "
+            f"{epsilon:.4g} with delta {limits.max_epsilon_delta:g}; expected at most "
+            f"{limits.max_epsilon:g} (max-epsilon in this client's agent.toml)"
+        )
 
 
 def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:

@@ -14,12 +14,14 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
 from retexo_fl.agent.carrier_path import CarrierPath
+from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog
 from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same, settles
 from retexo_fl.agent.limits import Limits
@@ -37,6 +39,7 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.log_lines import line
+from retexo_fl.client.noise import KEY_FILE, add_noise, releases_of, secret_in
 from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
     CheckpointError,
@@ -85,6 +88,9 @@ class AgentJobs:
         questions: That were answered about the part.
         carrier: Lets jobs exchange in another way than by blocks.
         signer: Signs masking keys; None where the owner has no roster file.
+
+    Raises:
+        CheckpointError: The log of noised updates cannot be read.
     """
 
     def __init__(  # noqa: PLR0913 - an agent has so much
@@ -105,6 +111,8 @@ class AgentJobs:
         self._predictions = predictions
         self._limits = limits
         self.questions = questions
+        budget = EpsilonBudget(most=limits.max_epsilon, delta=limits.max_epsilon_delta)
+        self._releases = EpsilonLog(state, questions.part, budget, client=partition.client)
         self._carrier = carrier
         self._signer = signer
         #: Whether sums of a job were masked since this process began.
@@ -310,6 +318,8 @@ class AgentJobs:
 
     def _make(self, name: str, config: Mapping[str, Any], *, is_open: bool = False) -> AgentJob:
         admitted = self._admitted(name, config)
+        if (noise := releases_of(admitted)) is not None:
+            self._releases.check_fits(name, noise)
         if admitted.secure_aggregation == "masked":
             self._check_signed(admitted)
         job = AgentJob(
@@ -328,6 +338,8 @@ class AgentJobs:
             is_open=is_open,
         )
         job.client.masks.sign_by(self._signer, least_clients=self._limits.least_clients)
+        secret = partial(secret_in, self._state / KEY_FILE)
+        add_noise(job.client, admitted, secret, self._releases)
         job.client.least_validation = self._limits.least_train_nodes
         self.had_masked |= job.client.tells_sums_alone
         return job

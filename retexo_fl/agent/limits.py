@@ -9,6 +9,7 @@ from typing import Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config import DEVICES
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.gaussian_privacy import MOST_EPSILON
 from retexo_fl.masking.agreement import LEAST
 from retexo_fl.plugins import is_plugin
 
@@ -36,6 +37,9 @@ class Limits:
         require_secure_aggregation: Runs without masked sums are refused.
         least_clients: Fewest clients that a masked sum may be over.
         most_rows: What peers may be sent after the first exchange, by a run's ``second-rows``.
+        max_epsilon: Runs whose updates have no noise are refused, and noised updates of all jobs
+            together beyond this epsilon; 0 for neither.
+        max_epsilon_delta: The delta that goes with it.
         tell_sizes: The server is told how large the graph is, where keys of a run follow from that:
             ends of edges, features other than zero, vectors of an exchange; and how many rows
             mini-batches have read, where features are cached.
@@ -52,6 +56,8 @@ class Limits:
     require_secure_aggregation: bool = False
     least_clients: int = LEAST
     most_rows: str = "full"
+    max_epsilon: float = 0.0
+    max_epsilon_delta: float = 1e-5
     tell_sizes: bool = True
 
     def __post_init__(self) -> None:
@@ -82,6 +88,10 @@ class Limits:
                 raise _unusable(key, count, f"1 to {_MOST_COUNT}")
         if not LEAST <= self.least_clients <= _MOST_COUNT:
             raise _unusable("least-clients", self.least_clients, f"{LEAST} at least")
+        if not 0 <= self.max_epsilon <= MOST_EPSILON:
+            raise _unusable("max-epsilon", self.max_epsilon, f"0 to {MOST_EPSILON:g}")
+        if not 0 < self.max_epsilon_delta < 1:
+            raise _unusable("max-epsilon-delta", self.max_epsilon_delta, "above 0, below 1")
         if not 0 <= self.most_memory_mib < math.inf:
             raise _unusable("most-memory-mib", self.most_memory_mib, "a number from 0")
 

@@ -263,8 +263,16 @@ class Options(TypedDict, total=False):
     """Clients that are added up together under masks, all of them or none, in a simulation and
     a plan; 0 for about five. In a deployment owners agree on that.
     """
+    update_dp: float | None
+    """Epsilon of differential privacy for each train node's own loss: its gradient is clipped,
+    and clients add noise under masks, for all rounds of the run together; 0 for none.
+    """
+    update_dp_delta: float | None
+    """Delta that goes with update-dp: far below one in the number of train nodes."""
+    update_dp_clip: float | None
+    """Longest gradient of one train node under update-dp; a longer one is made shorter."""
     seed: int | None
-    """Seed of every random choice."""
+    """Seed of every random choice, but of noise."""
     dtype: Literal["float32", "float64"] | None
     """Arithmetic and vectors."""
     threads: int | None
@@ -525,6 +533,9 @@ class SweepOptions(TypedDict, total=False):
     aggregator: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
     secure_aggregation: Literal["none", "masked"] | Sequence[Literal["none", "masked"]] | None
     cohort_size: int | Sequence[int] | None
+    update_dp: float | Sequence[float] | None
+    update_dp_delta: float | Sequence[float] | None
+    update_dp_clip: float | Sequence[float] | None
     seed: int | Sequence[int] | None
     dtype: Literal["float32", "float64"] | Sequence[Literal["float32", "float64"]] | None
     threads: int | Sequence[int] | None
@@ -658,6 +669,9 @@ def every_key(  # noqa: PLR0913
     aggregator: Any = "mean",
     secure_aggregation: Any = "none",
     cohort_size: Any = 0,
+    update_dp: Any = 0.0,
+    update_dp_delta: Any = 1e-05,
+    update_dp_clip: Any = 1.0,
     seed: Any = 0,
     dtype: Any = "float32",
     threads: Any = 1,

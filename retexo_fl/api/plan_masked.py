@@ -74,6 +74,7 @@ def masked_size(
         further=tuple(zip(parameters, further_rounds(config, shape), strict=False)),
         counts_train=lengths.counts_train,
         update_bits=config.update_bits,
+        has_noise=config.update_dp > 0,
         basis_bits=config.basis_bits,
         classes=lengths.classes,
         label_numbers=lengths.label_words or lengths.label_sums,

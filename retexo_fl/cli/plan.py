@@ -139,6 +139,7 @@ def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
     return [
         masked_table(facts["masked"]),
         MASKED_NOTE,
+        *([facts["noise"]["text"]] if "noise" in facts else []),
         features,
         cohort_table(cohorts),
         cohort_sentences(cohorts),

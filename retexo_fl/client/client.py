@@ -217,9 +217,14 @@ class GraphClient(Answering):
         self._admit_to_sum(request.ticket)
         self._enter(request)
         answer = self._sealing.computed(
-            lambda: LabelsAnswer(uses=self.part.class_counts(), sums=self._label_sums())
+            lambda: LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
         )
         return self._sealing.answered(request, answer)
+
+    def _class_counts(self) -> tuple[int, ...]:
+        """Return the (3 C,) class counts by use; of train nodes zeros, where noise hides these."""
+        counts, classes = self.part.class_counts(), self.shape.classes
+        return (0,) * classes + counts[classes:] if self._config.update_dp else counts
 
     @property
     def tells_sums_alone(self) -> bool:

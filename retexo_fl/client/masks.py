@@ -23,6 +23,7 @@ from retexo_fl.client.api import (
     MaskedAnswer,
     Request,
     Ticket,
+    TrainRequest,
     purpose_of,
     told_weights,
 )
@@ -35,7 +36,7 @@ from retexo_fl.masking.holder import Maskable, MaskHolder
 from retexo_fl.masking.keys import KEY_BYTES, Label, PublicKeys, SecretKeys, rows_of
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.streams import WIDE, Form
+from retexo_fl.masking.streams import WIDE, Form, Sums
 from retexo_fl.units import clients_named, counted
 
 #: Names in the store: what no disk of a client that signs has, and what all may know.
@@ -88,20 +89,25 @@ class ClientMasks:
         config: Digest of its configuration; empty where it has none.
 
     Attributes:
+        job: Name of the job.
         signer: None where clients have no owners who agreed on sums: in a simulation.
         least_clients: Sums of fewer are refused.
+        wants_noise: Updates without noise are no answer.
+        noise: Adds it (:meth:`.UpdateNoise.added`).
     """
 
     def __init__(
         self, job: str, client: int, store: ClientStore, *, clients: int, config: bytes = b""
     ) -> None:
-        self._job = job
+        self.job = self._job = job
         self._client = client
         self._lasting = self._store = store
         self._clients = clients
         self._config = config
         self.least_clients = LEAST
         self.signer: KeySigner | None = None
+        self.wants_noise = False
+        self.noise: Callable[[TrainRequest, Sums, bytes, int], Sums] | None = None
         #: What labels of an attempt have in common, and what hides numbers under them.
         self._attempt: tuple[Label, MaskHolder] | None = None
 
@@ -313,12 +319,15 @@ class ClientMasks:
         """
         form = form_of(request, facts)
         steps: bytes = getattr(request, "steps", None) or b""
+        told = told_weights(request, weights)
+        numbers = numbers_of(request, answer, form, facts, terms=self._clients, cut=cut)
+        if self.wants_noise and isinstance(request, TrainRequest):
+            if self.noise is None:
+                raise SecureAggregationRefused("an update without noise; expected update-dp's")
+            # Also of one that could not be computed: without its share a sum would have too little.
+            numbers = self.noise(request, numbers, told, self._honest(request.ticket))
         sums = self._hidden(
-            request,
-            numbers_of(request, answer, form, facts, terms=self._clients, cut=cut),
-            form=form.words + b"/" + steps,
-            weights=told_weights(request, weights),
-            again=again,
+            request, numbers, form=form.words + b"/" + steps, weights=told, again=again
         )
         return MaskedAnswer(
             numbers=form.ring.pack(sums.narrow),
@@ -395,6 +404,12 @@ class ClientMasks:
             weights=weights,
         )
         return holder.hide(label, numbers)
+
+    def _honest(self, ticket: Ticket) -> int:
+        """Return how many members of the cohort do not work with the server, at least."""
+        common, _ = self._known(ticket)
+        tolerated = 0 if self.signer is None else self.signer.agreement().tolerated
+        return len(common.cohort) - tolerated
 
     def _check_cohort(self, request: KeysRequest) -> None:
         """Check whom the server wants to add up with this client, and of what."""

@@ -91,6 +91,7 @@ def sealing_of(
     if config.secure_aggregation != "masked":
         return Sealing()
     masks = ClientMasks(job, client, store, clients=config.clients, config=config_digest(config))
+    masks.wants_noise = config.update_dp > 0
     return MaskedSealing(client, facts, masks, store)
 
 

@@ -140,13 +140,19 @@ class ClientTrainers:
         is_floor = stage in self._beyond
         if not is_floor:
             self._let_go()
-        is_alone = predicts or is_floor
+        is_alone = predicts or is_floor or self._config.update_dp > 0
         devices = None if is_alone else self._shared(self._is_long(inputs))
         shape, stage = self._beyond.get(stage, (self._shape, stage))
         if devices is not None:
             return devices.stage(shape, stage, inputs, self._nodes, recipe=self.recipe)
         return LayerTrainer(
-            shape, stage, inputs, self._nodes, seed=self._config.seed, recipe=self.recipe
+            shape,
+            stage,
+            inputs,
+            self._nodes,
+            seed=self._config.seed,
+            recipe=self.recipe,
+            clip=self._config.update_dp_clip if self._config.update_dp else None,
         )
 
     def whole(self, trainer: WholeTrainer, inputs: StageInput) -> WholeTrainer:

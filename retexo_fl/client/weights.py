@@ -32,6 +32,7 @@ def updates_of(config: RunConfig) -> UpdateCodec:
         weight_bits=config.weight_bits,
         keeps_zeros=config.codec == "dense",
         masked=config.secure_aggregation == "masked",
+        clip=config.update_dp_clip if config.update_dp else None,
     )
 
 

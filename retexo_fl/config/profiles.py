@@ -92,25 +92,35 @@ _CHOOSE: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "choose"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """Trainings for which the default profile has some keys otherwise, on any graph.
+    """Trainings for which a profile has some keys otherwise, on any graph.
 
     Attributes:
+        profile: Which.
         key: That tells them from others.
         is_of: Whether a value of it does.
         values: What they have instead.
     """
 
+    profile: str = DEFAULT_PROFILE
     key: str
     is_of: Callable[[object], bool]
     values: Mapping[str, Scalar]
 
 
-#: Found on validation nodes, as all of the profile (docs/lean-training.md).
+#: Those of the default profile were found on validation nodes, as all of it
+#: (docs/lean-training.md).
 _KINDS: Final = (
     # Clients take the steps, and the server adds their mean change.
     _Kind(key="local-steps", is_of=lambda steps: steps != 1, values={"optimizer": "adam"}),
     # Its MLP of sums does not bear the noise of changes in few bits.
     _Kind(key="model", is_of=lambda model: model == "gin", values={"weight-bits": 32}),
+    # What else is tried counts right train nodes.
+    _Kind(
+        profile="retexo",
+        key="update-dp",
+        is_of=lambda epsilon: epsilon != 0,
+        values={"candidates": "none", "secure-aggregation": "masked"},
+    ),
 )
 #: Values that go with the default profile beside each other, and not alone.
 _TOGETHER: Final[tuple[Mapping[str, Scalar], ...]] = (
@@ -251,12 +261,10 @@ def kind_values(name: str, chosen: Mapping[str, object]) -> Mapping[str, Mapping
     Returns:
         By the chosen key that tells the kind.
     """
-    if name != DEFAULT_PROFILE:
-        return {}
     return {
         kind.key: kind.values
         for kind in _KINDS
-        if kind.key in chosen and kind.is_of(chosen[kind.key])
+        if kind.profile == name and kind.key in chosen and kind.is_of(chosen[kind.key])
     }
 
 

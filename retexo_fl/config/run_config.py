@@ -508,7 +508,29 @@ class RunConfig:
         most=65,
         lean=ANY,
     )
-    seed: int = whole(0, "Seed of every random choice.", least=0, lean=ANY)
+    update_dp: float = number(
+        0.0,
+        "Epsilon of differential privacy for each train node's own loss: its gradient is clipped, "
+        "and clients add noise under masks, for all rounds of the run together; 0 for none.",
+        "from 0 to 100",
+        lambda v: 0 <= v <= 100,
+        lean=OWN,
+    )
+    update_dp_delta: float = number(
+        1e-5,
+        "Delta that goes with update-dp: far below one in the number of train nodes.",
+        "from 1e-15 to 0.1",
+        lambda v: 1e-15 <= v <= 0.1,
+        lean=ANY,
+    )
+    update_dp_clip: float = number(
+        1.0,
+        "Longest gradient of one train node under update-dp; a longer one is made shorter.",
+        "from 1e-6 to 1e6",
+        lambda v: 1e-6 <= v <= 1e6,
+        lean=ANY,
+    )
+    seed: int = whole(0, "Seed of every random choice, but of noise.", least=0, lean=ANY)
     dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64", lean=ANY)
     threads: int = whole(
         1, "CPU threads per client; other values change bits.", least=1, most=256, lean=ANY

@@ -12,7 +12,7 @@ from retexo_fl.client.api import HelloAnswer, LabelsAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError
 from retexo_fl.federation.asking import named
-from retexo_fl.training.label_facts import absent_classes, uses_by_class
+from retexo_fl.training.label_facts import TRAIN, absent_classes, uses_by_class
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.units import counted
 
@@ -80,7 +80,11 @@ class LabelTotals:
                 f"class counts are {list(answer.uses)[:9]}; expected counts of {hello.nodes} nodes"
             )
         _check_sums(config, answer.sums, hello)
-        return cls(uses=uses_by_class(answer.uses), sums=answer.sums, train=hello.train)
+        uses = uses_by_class(answer.uses)
+        if config.update_dp:
+            # Which classes train nodes have is not told: none is missed.
+            uses = tuple(of | TRAIN for of in uses)
+        return cls(uses=uses, sums=answer.sums, train=hello.train)
 
     def facts(self, config: RunConfig) -> tuple[float, ...]:
         """Return what clients are to know of all labels, or nothing."""

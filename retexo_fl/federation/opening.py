@@ -10,6 +10,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from retexo_fl.client.api import CountsAnswer, HelloAnswer, Ticket
+from retexo_fl.client.noise import releases_of
 from retexo_fl.client.weights import updates_of
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.config.profiles import Fitting, settled_keys
@@ -246,4 +247,6 @@ def open_training(
     warnings = labels.warnings()
     if joined.federation.is_structural and not joined.schedule.shape.made_columns:
         warnings = (*warnings, "nodes have no features: their degrees stand for them")
+    if (noise := releases_of(config)) is not None:
+        warnings = (*warnings, noise.sentence)
     return replace(joined, warnings=warnings)

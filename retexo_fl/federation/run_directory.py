@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 _FILES: Final = (
     r"config\.toml|metrics\.jsonl|status\.json|ledger\.csv|result\.json|report\.html|recipe\.toml"
-    r"|checkpoint\.safetensors|checkpoint-ledger-\d+\.csv|flower\.log|devices\.log"
+    r"|checkpoint\.safetensors|checkpoint-ledger-\d+\.csv|flower\.log|devices\.log|noise\.key"
     r"|model/(?:(?:layer-\d+|columns|basis|floor)\.safetensors)?"
 )
 #: What a run directory holds, with what a process that was killed was writing.

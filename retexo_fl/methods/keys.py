@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.errors import ConfigurationError, RunDirectoryError
+from retexo_fl.methods.pieces.noise.keys import check_noise
 
 if TYPE_CHECKING:
     from retexo_fl.config import RunConfig
@@ -28,6 +29,7 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
             f"clients: {values['clients']}, but algorithm central trains on one client; expected 1"
         )
     _check_batches(values, name)
+    check_noise(values)
     if not ALGORITHMS[name].exchanges_in_rounds:
         return
     demanded: dict[str, object] = {

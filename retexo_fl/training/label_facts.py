@@ -23,7 +23,8 @@ from retexo_fl.units import counted
 #: Classes that a sentence names.
 _MOST_NAMED: Final = 10
 #: Uses of nodes, by their bits in :func:`classes_by_use`.
-_BITS: Final = {"train": 1, "validation": 2, "test": 4}
+TRAIN: Final = 1
+_BITS: Final = {"train": TRAIN, "validation": 2, "test": 4}
 #: That a class occurs among the nodes of every use.
 ALL_USES: Final = sum(_BITS.values())
 

@@ -16,6 +16,7 @@ import torch
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import Rows, StageInput
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.linear_step import ClippedPass
 from retexo_fl.training.local_steps import finite_gradient, take_steps
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import run_alone, without_exchange
@@ -130,6 +131,7 @@ class LayerTrainer(StageTrainer):
         *,
         seed: int,
         recipe: Recipe = _PLAIN,
+        clip: float | None = None,
     ) -> None:
         super().__init__(stage, seed=seed, recipe=recipe)
         self._num_nodes = inputs.num_nodes
@@ -137,6 +139,12 @@ class LayerTrainer(StageTrainer):
         self._facts = StageFacts(model, model.layer.prepare(inputs), recipe)
         self._nodes = nodes
         self._pass = StagePass(self._facts, nodes)
+        #: None where gradients are as long as they are.
+        self._clipped: ClippedPass | None = None
+        if clip is not None:
+            self._clipped = ClippedPass(
+                model, self._facts.prepared, train=nodes.train, labels=nodes.labels, clip=clip
+            )
         self.num_weights = self._facts.flat.size
 
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
@@ -160,12 +168,14 @@ class LayerTrainer(StageTrainer):
 
     def _begun(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """See :class:`StageTrainer`."""
-        if self._facts.in_one_pass:
+        if self._facts.in_one_pass and self._clipped is None:
             return self._pass.sums(borrowed(weights), place, validate=True)
         return super()._begun(weights, place)
 
     def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """See :class:`StageTrainer`."""
+        if self._clipped is not None:
+            return self._clipped.sums(weights, place)
         return self._pass.sums(borrowed(weights), place, validate=False)
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ Source: RETEXO (Kolluri et al.), section 3.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -23,8 +23,10 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
+from retexo_fl.layers.base import RowBatch
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.fixed_rows import fixed_rows
 from retexo_fl.layers.relational import RelSageLayer
@@ -41,6 +43,10 @@ _LEAST_ROWS: Final = 2
 #: Most room of what is computed at once. A row takes one, and 1 KiB of a float32 gradient.
 _MOST_ROOM: Final = 4096
 _VALUES_OF_ROW: Final = 256
+#: Of dense rows of which gradients are clipped at once.
+_MOST_DENSE_BYTES: Final = 2**26
+#: So that rounding of a length does not make a gradient longer than the bound.
+_SPARE: Final = 1 - 2.0**-40
 
 
 def is_linear(model: StageModel) -> bool:
@@ -317,3 +323,143 @@ class _Layout:
     def _places(self) -> list[tuple[slice, tuple[int, ...]]]:
         ends = list(accumulate(map(math.prod, self.shapes), initial=0))
         return list(zip(map(slice, ends, ends[1:]), self.shapes, strict=False))
+
+
+# ---- clipped gradients, under noise ---
+
+
+class ClippedPass:
+    """Adds up gradients of one client's train nodes, each no longer than a bound.
+
+    The gradient of one node is, of each table, the product of a row that comes in and a row of
+    gradients. So its length follows from the lengths of these rows, |x^T g|_F^2 = |x|^2 |g|^2, and
+    no gradient of a node is ever formed. All of it is in float64, so that what a sum of floats
+    loses is far below what it is rounded to.
+
+    Source: Goodfellow, "Efficient per-example gradient computations" (2015); Abadi et al., CCS
+    2016, algorithm 1 (clipping).
+
+    Args:
+        model: A model that :func:`.is_linear`; its parameters are not read.
+        prepared: What its layer has prepared.
+        train: (T,) train nodes.
+        labels: (N,) classes.
+        clip: The bound, a Euclidean length.
+    """
+
+    def __init__(
+        self,
+        model: StageModel,
+        prepared: object,
+        *,
+        train: np.ndarray,
+        labels: np.ndarray,
+        clip: float,
+    ) -> None:
+        assert is_linear(model), "keys of a run leave no other model"
+        self._model = model
+        self._prepared = prepared
+        self._train = train
+        self._labels = labels
+        self._clip = clip
+
+    def sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
+        """Return the clipped gradients' (P,) float64 sum at (P,) weights, and no loss.
+
+        A node whose gradient is not finite adds nothing.
+        """
+        parameters = [
+            torch.from_numpy(piece.reshape(shape).astype(np.float64))
+            for piece, shape in zip(
+                np.split(weights, np.cumsum([s.numel() for s in self._shapes])[:-1]),
+                self._shapes,
+                strict=True,
+            )
+        ]
+        total = [torch.zeros_like(one) for one in parameters]
+        for rows, labels in self._batches(dropout):
+            clipped = self._clipped(parameters, rows, labels)
+            total = [one.add_(found) for one, found in zip(total, clipped, strict=True)]
+        count = len(self._train)
+        flat = torch.cat([one.reshape(-1) for one in total]).numpy() if count else None
+        return PassSums(gradient_sum=flat, train=Tally(count=count))
+
+    @property
+    def _shapes(self) -> list[torch.Size]:
+        return [torch.Size(shape) for shape in self._model.flat.shapes]
+
+    def _batches(self, dropout: KeyedDropout) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (R, D) float64 rows after dropout, and their (R,) classes."""
+        height = max(1, _MOST_DENSE_BYTES // (8 * self._shapes[0][0]))
+        for begin in range(0, len(self._train), height):
+            nodes = self._train[begin : begin + height]
+            batch = self._model.layer.batch(self._prepared, nodes)
+            assert isinstance(batch, RowBatch)
+            if isinstance(batch.rows, torch.Tensor):
+                rows = dropout.dense(batch.rows, batch.hashes).to(torch.float64)
+            else:
+                pattern = batch.rows.pattern
+                values = dropout.sparse(batch.rows, batch.hashes).to(torch.float64)
+                rows = torch.zeros((len(nodes), pattern.num_columns), dtype=torch.float64)
+                rows[pattern.rows, pattern.columns] = values
+            yield rows, torch.from_numpy(self._labels[nodes].astype(np.int64))
+
+    def _clipped(
+        self, parameters: list[torch.Tensor], rows: torch.Tensor, labels: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Return the clipped gradients' sum for each parameter."""
+        weight, bias, *tail = parameters
+        hidden = torch.addmm(bias, rows, weight)
+        if not tail:
+            at_hidden = _at_logits(hidden, labels)
+            squares = _square(at_hidden) * (_square(rows) + 1)
+            at_hidden = self._factors(squares)[:, None] * torch.nan_to_num(at_hidden)
+            return [rows.T @ at_hidden, at_hidden.sum(0)]
+        norm_weight, norm_bias, head_weight, head_bias = tail
+        normed, deviation = _normed(hidden, self._model.norm.eps)
+        active = F.relu(normed * norm_weight + norm_bias)
+        at_logits = _at_logits(torch.addmm(head_bias, active, head_weight.T), labels)
+        at_active = (at_logits @ head_weight) * (active > 0)
+        at_normed = at_active * norm_weight
+        at_hidden = (
+            at_normed
+            - at_normed.mean(1, keepdim=True)
+            - normed * (at_normed * normed).mean(1, keepdim=True)
+        ) / deviation
+        at_scale = at_active * normed
+        squares = (
+            _square(at_hidden) * (_square(rows) + 1)
+            + _square(at_scale)
+            + _square(at_active)
+            + _square(at_logits) * (_square(active) + 1)
+        )
+        kept = self._factors(squares)[:, None]
+        at_hidden, at_scale, at_active, at_logits = (
+            kept * torch.nan_to_num(one) for one in (at_hidden, at_scale, at_active, at_logits)
+        )
+        active = torch.nan_to_num(active)
+        return [
+            *(rows.T @ at_hidden, at_hidden.sum(0), at_scale.sum(0), at_active.sum(0)),
+            *(at_logits.T @ active, at_logits.sum(0)),
+        ]
+
+    def _factors(self, squares: torch.Tensor) -> torch.Tensor:
+        """Return the (R,) factors that make no gradient longer than the bound; 0 if not finite."""
+        factors = (self._clip * _SPARE / squares.sqrt()).clamp(max=1.0)
+        return torch.where(squares.isfinite(), factors, torch.zeros_like(factors))
+
+
+def _square(rows: torch.Tensor) -> torch.Tensor:
+    return rows.square().sum(1)
+
+
+def _at_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the (R, C) gradient of the cross-entropy of each row."""
+    return torch.softmax(logits, 1) - F.one_hot(labels, logits.shape[1])
+
+
+def _normed(hidden: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (R, H) rows normalised, and what they were divided by (Ba et al., 2016)."""
+    variance, mean = torch.var_mean(hidden, 1, correction=0, keepdim=True)
+    deviation = (variance + eps).sqrt()
+    return (hidden - mean) / deviation, deviation

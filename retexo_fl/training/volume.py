@@ -36,6 +36,7 @@ from retexo_fl.training.columns import (
 from retexo_fl.training.floor import read_columns
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values, judged_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
+from retexo_fl.updates.masked import NOISED_BITS
 
 #: Of what names an agreement.
 _DIGEST_BYTES: Final = 32
@@ -346,6 +347,7 @@ class MaskedSize:
         counts_train: Rounds count right train nodes.
         stages: Weights and rounds of each stage; likewise, as something else, ``further``.
         update_bits: Of a value from the second round of a stage on.
+        has_noise: Clients add noise to updates.
         basis_bits: Of a value of a basis.
         classes: C'; of each, nodes by use are counted.
         label_numbers: Of 64 bits, that a loss needs of all labels.
@@ -371,6 +373,17 @@ class MaskedSize:
     cached: int = 0
     later: int = 0
     moved: tuple[int, ...]
+    has_noise: bool = False
+
+    def told_blocks(self, values: int) -> int:
+        """Return of how many blocks of an update the sizes are told."""
+        return 0 if self.has_noise else -(-values // _BLOCK)
+
+    def update_bytes(self, values: int, bits: int) -> int:
+        """Return the bytes of so many values of so many bits; under noise they have their own."""
+        if self.has_noise:
+            return Ring(NOISED_BITS).size(values)
+        return masked_update_bytes(values, bits, self.terms)
 
     def asked(self, *uses: str) -> int:
         """Return how many clients are asked for sums of some uses."""
@@ -498,10 +511,10 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     ]
     for parameters, rounds in (*trained, *(one for one in size.further if one[1])):
         # Of train nodes their loss, too, and maybe right ones; sizes of blocks; cut values.
-        beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
+        beside = judged + nodes + Beside(wide=1 + size.told_blocks(parameters) + 1)
         beside += Beside(counts=int(size.counts_train))
         for bits, count in ((32, min(1, rounds)), (size.update_bits, max(0, rounds - 1))):
-            numbers_bytes = masked_update_bytes(parameters, bits, size.terms)
+            numbers_bytes = size.update_bytes(parameters, bits)
             yield from asked(
                 in_rounds, beside, count=count, numbers_bytes=numbers_bytes, moved=in_round
             )

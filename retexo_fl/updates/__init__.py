@@ -3,13 +3,14 @@
 from retexo_fl.updates.codec import WHOLE_WEIGHTS, PlainUpdates, UpdateCodec, UpdateKey, WeightCodec
 from retexo_fl.updates.digest import DigestedArray, array_digest
 from retexo_fl.updates.few_bits import FewBits, WeightChanges, most_held, weights_name
-from retexo_fl.updates.masked import MaskedUpdates
+from retexo_fl.updates.masked import MaskedUpdates, NoisedUpdates
 from retexo_fl.updates.zeros import bytes_with_zeros, with_zeros, without_zeros
 
 __all__ = [
     "DigestedArray",
     "FewBits",
     "MaskedUpdates",
+    "NoisedUpdates",
     "PlainUpdates",
     "UpdateCodec",
     "UpdateKey",
@@ -31,6 +32,7 @@ def update_codec(
     weight_bits: int = 32,
     keeps_zeros: bool = False,
     masked: bool = False,
+    clip: float | None = None,
 ) -> UpdateCodec:
     """Return the codec of updates and weights of so many bits a value.
 
@@ -39,8 +41,11 @@ def update_codec(
         weight_bits: 32 leaves weights as they are.
         keeps_zeros: Leave updates as they are at 32 bits; else their zeros are left out.
         masked: Updates are whole numbers that are added under masks.
+        clip: Norm of what one train node adds, where clients add noise under masks.
     """
     weights = WHOLE_WEIGHTS if weight_bits == 32 else WeightChanges(weight_bits)
+    if clip is not None:
+        return NoisedUpdates(clip, weights=weights)
     if masked:
         return MaskedUpdates(update_bits=update_bits, weights=weights)
     if update_bits == 32:

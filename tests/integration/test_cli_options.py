@@ -270,6 +270,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"weight-bits": "4", "candidates": "own-row", "unlabelled-types": "trained"},
         **{"fanouts": "4/3", "batch-nodes": "9", "cache-share": "0.5", "cache-epochs": "2"},
         **{"gpu-cache": "lru", "cohort-size": "4"},
+        **{"update-dp-delta": "1e-06", "update-dp-clip": "0.5"},
         **{"structure": "degrees", "structure-columns": "9"},
         **{"structure-steps": "5", "structure-bits": "8"},
         # Where there is no such GPU, the client computes by itself.
@@ -289,7 +290,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         "basis-rows",
         "local-correction",
     }
-    only_default |= {"ridge-penalty", "floor", "predicates", "relation", "label-types"}
+    only_default |= {"update-dp", "ridge-penalty", "floor", "predicates", "relation", "label-types"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
     written = Path("run/config.toml").read_text().replace('"', "")

@@ -175,6 +175,9 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         # Who sees what.
         "cohort-size": Tried(3, SAME),
         "secure-aggregation": Tried("masked", LEAN),
+        "update-dp": Tried(8.0, LEFT),
+        "update-dp-delta": Tried(1e-6, SAME),
+        "update-dp-clip": Tried(0.5, SAME),
         "introductions": Tried(True, REFUSED),
         "relay": Tried(True, REFUSED),
         # Where, and how long somebody waits.

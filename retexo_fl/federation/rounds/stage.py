@@ -59,7 +59,7 @@ class StageTraining:
         candidate: As what it is trained (:mod:`~retexo_fl.training.candidates`).
         rival: The best of what it was trained as before.
         round: Rounds that are done.
-        loss: Mean training loss of the last round, None before the first.
+        loss: Mean training loss of the last round, None before the first, or where it is not told.
         best: The best weights so far.
         absent: Clients whose answers the last round was closed without, ascending.
         summed: How many clients' updates its masked sum is of; None where sums are not masked.
@@ -201,7 +201,8 @@ class StageTraining:
             self._note_sum(answered, measured)
         if measured:
             self._steps = self._codec.steps(self._largest(np.stack(measured)), self._steps)
-        self.round, self.loss = number, loss
+        # Of train nodes clients tell nothing without noise.
+        self.round, self.loss = number, None if self._config.update_dp else loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
 

@@ -68,4 +68,7 @@ class PredictingClient(GraphClient):
         recipe = Recipe.of(self._config, request.label_facts)
         predictions = predict_nodes(self.part.graph, outputs, request.label_facts)
         answer = count_right_nodes(self.part.nodes, outputs, recipe)
+        if self._config.update_dp:
+            # How many train nodes are right tells of each what no noise hides.
+            answer = replace(answer, train_correct=0)
         return predictions, replace(answer, nodes=len(predictions.keys))

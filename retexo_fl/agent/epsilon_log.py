@@ -1,0 +1,133 @@
+"""How much epsilon a part has given away, over all jobs and starts; how much it may.
+
+Each noised update that leaves is a line of ``epsilon.jsonl`` before, on the disk: an agent that is
+killed has spent it, whether or not the update was sent. The same update counts once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final, Self
+
+from retexo_fl.client.noise import Release, check_count
+from retexo_fl.errors import CheckpointError, ConfigurationError, LocalProtocolError
+from retexo_fl.gaussian_privacy import NoisedReleases, epsilon_of, is_within
+from retexo_fl.line_log import LineLog
+
+_NAME: Final = "epsilon.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonBudget:
+    """What an owner allows.
+
+    Attributes:
+        most: Largest epsilon of one part; 0 for any.
+        delta: That goes with it.
+    """
+
+    most: float
+    delta: float
+
+    def allows(self, mu_squared: float) -> bool:
+        """Return whether releases stay within it that are together of so large a mu**2."""
+        return not self.most or is_within(epsilon_of(math.sqrt(mu_squared), self.delta), self.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spent:
+    """A line of the log: a :class:`.Release` at a Unix time, of a part."""
+
+    at: float
+    part: str
+    job: str
+    stage: int
+    round: int
+    mu_squared: float
+    identity: str
+
+    @classmethod
+    def of_line(cls, line: object) -> Self:
+        """Read a line.
+
+        Raises:
+            ValueError: It is none.
+        """
+        kinds = {item.name: str(item.type) for item in fields(cls)}
+        if (
+            not isinstance(line, Mapping)
+            or {key: type(value).__name__ for key, value in line.items()} != kinds
+            or not 0 < line["mu_squared"] < math.inf
+        ):
+            raise ValueError
+        return cls(**line)
+
+
+class EpsilonLog:
+    """The noised updates of one part, among all of the agent's; a :class:`.ReleaseLog`.
+
+    Args:
+        state: The agent's folder.
+        part: 16 hex digits that name the part.
+        budget: What its owner allows.
+        client: Index.
+
+    Raises:
+        CheckpointError: The log cannot be read, or is damaged.
+    """
+
+    def __init__(self, state: Path, part: str, budget: EpsilonBudget, *, client: int) -> None:
+        self._part, self._budget, self._client = part, budget, client
+        self._log = LineLog(state / _NAME)
+        try:
+            lines = [_Spent.of_line(line) for line in self._log.read()]
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self._log.path}: is damaged; expected the noised updates of this agent"
+            ) from error
+        self._spent = {line.identity: line for line in lines if line.part == part}
+
+    @property
+    def epsilon(self) -> float:
+        """What the part has given away, at the budget's delta."""
+        return epsilon_of(math.sqrt(self._mu_squared()), self._budget.delta)
+
+    def check_fits(self, job: str, noise: NoisedReleases) -> None:
+        """Refuse a job before it begins that would be refused later.
+
+        Raises:
+            ConfigurationError: Its updates and those of other jobs together exceed the budget.
+        """
+        if not self._budget.allows(self._mu_squared(but=job) + noise.mu**2):
+            raise ConfigurationError(
+                f"client {self._client}: update-dp: {noise.epsilon:g}, after an epsilon of "
+                f"{self.epsilon:.4g} that its part has given away in all jobs; expected at most "
+                f"{self._budget.most:g} together (max-epsilon in its agent.toml)"
+            )
+
+    def enter(self, release: Release, *, most: int) -> None:
+        """See :class:`.ReleaseLog`; it is on the disk when this returns.
+
+        Raises:
+            LocalProtocolError: It is one too many for its job, or for the budget.
+            CheckpointError: It could not be written.
+        """
+        if release.identity in self._spent:
+            return
+        check_count(sum(line.job == release.job for line in self._spent.values()), most)
+        if not self._budget.allows(self._mu_squared() + release.mu_squared):
+            raise LocalProtocolError(
+                f"client {self._client}: its part has given away an epsilon of {self.epsilon:.4g} "
+                f"in all jobs; expected at most {self._budget.most:g} with one update more "
+                "(max-epsilon in its agent.toml)"
+            )
+        line = _Spent(at=time.time(), part=self._part, **asdict(release))
+        self._log.add(asdict(line))
+        self._spent[line.identity] = line
+
+    def _mu_squared(self, *, but: str = "") -> float:
+        return math.fsum(line.mu_squared for line in self._spent.values() if line.job != but)

@@ -1,0 +1,115 @@
+"""What Gaussian noise promises: (epsilon, delta) of any number of releases, and back.
+
+A release adds noise of standard deviation sigma to a sum that one contribution changes by at most 1
+(in the Euclidean norm). Several, each chosen after the ones before, are together one release with
+
+    mu**2 = sum of 1 / sigma**2,
+
+and that is (epsilon, delta)-private with exactly
+
+    delta = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu).
+
+Sources: Balle and Wang (ICML 2018), theorem 8; Dong, Roth and Su (2022), corollary 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Final
+
+#: Larger ones promise nothing, and exp() of them would overflow.
+MOST_EPSILON: Final = 100.0
+#: Of noise that a run may have, in parts of what it hides.
+MOST_SIGMA: Final = 2.0**13
+_MOST_MU: Final = 2.0**10
+_HALVINGS: Final = 200
+_ROUNDING: Final = 1e-9
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """Return the delta that belongs to an epsilon from 0 to :data:`MOST_EPSILON`."""
+    if mu <= 0:
+        return 0.0
+    first, second = _phi(mu / 2 - epsilon / mu), _phi(-mu / 2 - epsilon / mu)
+    return max(0.0, first - math.exp(epsilon) * second)
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the least epsilon that goes with a delta; infinite beyond :data:`MOST_EPSILON`."""
+    if delta_of(MOST_EPSILON, mu) > delta:
+        return math.inf
+    low, high = 0.0, MOST_EPSILON
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle, mu) > delta else (low, middle)
+    return high
+
+
+def is_within(epsilon: float, most: float) -> bool:
+    """Return whether an epsilon is at most another one, but for what float64 loses."""
+    return epsilon <= most * (1 + _ROUNDING)
+
+
+@lru_cache(maxsize=16)
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest mu that an epsilon above 0 and a delta below 1 allow."""
+    low, high = 0.0, _MOST_MU
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_of(epsilon, middle) > delta else (middle, high)
+    return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedReleases:
+    """What the noise of a training promises.
+
+    Attributes:
+        epsilon: Of all its releases together.
+        delta: Likewise.
+        clip: What one contribution changes a sum by at most, before it is rounded.
+        count: How many releases there are at most.
+    """
+
+    epsilon: float
+    delta: float
+    clip: float
+    count: int
+
+    @property
+    def mu(self) -> float:
+        """Of all releases together."""
+        return mu_of(self.epsilon, self.delta)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise of one release, in parts of what it hides."""
+        return math.sqrt(self.count) / self.mu
+
+    @property
+    def mu_squared(self) -> float:
+        """What one release adds to mu**2."""
+        return self.sigma**-2
+
+    @property
+    def facts(self) -> dict[str, float | str]:
+        """The same as figures."""
+        return {**asdict(self), "sigma": self.sigma, "text": self.sentence}
+
+    @property
+    def sentence(self) -> str:
+        """What is promised, of whom, and by how much noise."""
+        return (
+            f"each train node's own loss has an epsilon of {self.epsilon:g} with delta "
+            f"{self.delta:g} over at most {self.count} updates, by noise of {self.sigma:.4g} times "
+            f"the clip {self.clip:g} in each; its row, and validation and test nodes, have none"
+        )
+
+
+def _phi(x: float) -> float:
+    """Return the distribution function of the standard normal distribution."""
+    return math.erfc(-x / math.sqrt(2)) / 2

@@ -1,0 +1,133 @@
+"""The epsilon of a part: across jobs and starts, spent before an update leaves, and refused."""
+
+from __future__ import annotations
+
+import math
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog
+from retexo_fl.client.noise import Release
+from retexo_fl.errors import CheckpointError, ConfigurationError, LocalProtocolError
+from retexo_fl.gaussian_privacy import NoisedReleases, epsilon_of, mu_of
+
+DELTA = 1e-5
+JOB, OTHER_JOB = "job-0123456789ab", "job-00000000000c"
+PART, OTHER_PART = "p" * 16, "o" * 16
+#: Ten of it are an epsilon of 2.
+MU_SQUARED = mu_of(2.0, DELTA) ** 2 / 10
+
+
+#: Killed when its update may leave, and in the middle of the next line.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.agent.test_epsilon_log import opened, release
+
+opened(Path(sys.argv[1])).enter(release(int(sys.argv[2])), most=99)
+with (Path(sys.argv[1]) / "epsilon.jsonl").open("a") as file:
+    file.write('{"at": 1.0, "pa')
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def opened(state: Path, *, most: float = 2.0, part: str = PART) -> EpsilonLog:
+    return EpsilonLog(state, part, EpsilonBudget(most=most, delta=DELTA), client=3)
+
+
+def release(number: int, job: str = JOB) -> Release:
+    return Release(
+        job=job, stage=0, round=number, mu_squared=MU_SQUARED, identity=f"{job[-2:]}{number:014x}"
+    )
+
+
+def test_releases_of_all_jobs_and_starts_are_together_what_the_formula_says(
+    tmp_path: Path,
+) -> None:
+    for number in range(1, 5):
+        opened(tmp_path).enter(release(number), most=99)
+        opened(tmp_path).enter(release(number, OTHER_JOB), most=99)
+    log = opened(tmp_path)
+    assert log.epsilon == pytest.approx(epsilon_of(math.sqrt(8 * MU_SQUARED), DELTA))
+    # The same again, by another process, costs nothing.
+    log.enter(release(2), most=99)
+    opened(tmp_path).enter(release(2), most=99)
+    assert opened(tmp_path).epsilon == log.epsilon
+    assert opened(tmp_path, part=OTHER_PART).epsilon == 0
+    path = tmp_path / "epsilon.jsonl"
+    assert len(path.read_text().splitlines()) == 8
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_beyond_the_budget_it_is_refused_by_name(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for number in range(10):
+        log.enter(release(number), most=99)
+    expected = (
+        r"client 3: its part has given away an epsilon of 2 in all jobs; expected at most 2 with "
+        r"one update more \(max-epsilon in its agent.toml\)"
+    )
+    for again in (log, opened(tmp_path)):
+        with pytest.raises(LocalProtocolError, match=expected):
+            again.enter(release(10, OTHER_JOB), most=99)
+        again.enter(release(9), most=99)
+    # An owner who says nothing counts, and refuses nothing.
+    opened(tmp_path, most=0.0).enter(release(10, OTHER_JOB), most=99)
+
+
+def test_a_job_that_would_not_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for number in range(5):
+        log.enter(release(number), most=99)
+    whole = NoisedReleases(epsilon=2.0, delta=DELTA, clip=1.0, count=10)
+    half = NoisedReleases(
+        epsilon=epsilon_of(math.sqrt(4.99 * MU_SQUARED), DELTA), delta=DELTA, clip=1.0, count=5
+    )
+    log.check_fits(OTHER_JOB, half)
+    # Its own updates so far are among those that it promised.
+    log.check_fits(JOB, whole)
+    with pytest.raises(
+        ConfigurationError, match=r"client 3: update-dp: 2, after an epsilon of 1\.3"
+    ):
+        log.check_fits(OTHER_JOB, whole)
+
+
+def test_a_job_has_as_many_releases_as_it_promised_in_all_starts(tmp_path: Path) -> None:
+    opened(tmp_path).enter(release(1), most=2)
+    opened(tmp_path).enter(release(2), most=2)
+    with pytest.raises(LocalProtocolError, match="2 noised updates left in this job"):
+        opened(tmp_path).enter(release(3), most=2)
+    opened(tmp_path).enter(release(3, OTHER_JOB), most=2)
+
+
+def test_what_is_noted_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    for number in range(2):
+        command = [sys.executable, "-c", KILLED, str(tmp_path), str(number)]
+        found = subprocess.run(command, check=False, timeout=60)
+        assert found.returncode == -signal.SIGKILL
+    log = opened(tmp_path)
+    assert log.epsilon == pytest.approx(epsilon_of(math.sqrt(2 * MU_SQUARED), DELTA))
+    log.enter(release(1), most=99)
+    with pytest.raises(LocalProtocolError, match="in all jobs; expected at most 0.9 with one"):
+        opened(tmp_path, most=0.9).enter(release(2), most=99)
+
+
+def test_what_cannot_be_noted_may_not_leave(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    (tmp_path / "epsilon.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match="epsilon.jsonl: could not be written"):
+        log.enter(release(1), most=99)
+    assert log.epsilon == 0
+
+
+@pytest.mark.parametrize("line", ['{"at": 1}', "[]", "nonsense"])
+def test_a_damaged_log_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "epsilon.jsonl").write_text(f"{line}\n")
+    with pytest.raises(CheckpointError, match="epsilon.jsonl: is damaged; expected"):
+        opened(tmp_path)
