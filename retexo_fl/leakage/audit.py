@@ -67,7 +67,12 @@ def audit(
             "edges from sums (boundary-plan cover): played on rows instead, which say as much or "
             "more; how many rows stand bare is counted"
         )
-    clear = _changed(config, secure_aggregation="none", boundary_plan="rows")
+    if config.update_dp:
+        skipped.append(
+            f"noise (update-dp {config.update_dp:g}): played without it: figures of updates "
+            "and sums are what it starts from (what it promises: docs/masked-sums.md)"
+        )
+    clear = _in_the_clear(config)
     watch = Watch(config.seed)
     tell("training as asked, in the clear, and watching what each party receives")
     trained = _train(clear, loaded.parts, watch, quiet=quiet)
@@ -107,10 +112,11 @@ def _check(config: RunConfig) -> None:
         raise ConfigurationError("clients: leakage needs somebody to look; expected 2 or more")
 
 
-def _changed(config: RunConfig, **changes: str) -> RunConfig:
-    values = {name.replace("_", "-"): value for name, value in changes.items()}
+def _in_the_clear(config: RunConfig) -> RunConfig:
+    """Return a configuration that trains here what another one does, without masks and noise."""
     here = {"engine": "inline", "devices": "cpu", "links": "ideal", "resume": ""}
-    return make_config({**config_values(config), **here, **values})
+    clear = {"secure-aggregation": "none", "update-dp": 0.0, "boundary-plan": "rows"}
+    return make_config({**config_values(config), **here, **clear})
 
 
 def _train(
@@ -182,7 +188,7 @@ def _with_rows_once(
     narrower = replace(asked, values={**asked.values, "second-rows": "none"})
     try:
         config = fitted(settled(narrower), PlannedParts(parts), narrower)[0]
-        clear = _changed(config, secure_aggregation="none", boundary_plan="rows")
+        clear = _in_the_clear(config)
         ModelShape.of_part(clear, parts[0])
     except ConfigurationError as error:
         skipped.append(f"edges from rows that cross once: {error}")

@@ -125,6 +125,9 @@ def test_of_masked_sums_no_few_train_nodes_are_warned_of() -> None:
     found = audited(graph, clients=4, layers=1, secure_aggregation="masked")
     assert found.is_masked
     assert not any("train nodes" in warning for warning in found.warnings)
+    noised = audited(graph, clients=4, layers=1, secure_aggregation="masked", update_dp=4.0)
+    assert [reason for reason in noised.not_played if reason.startswith("noise (update-dp 4)")]
+    assert noised.accuracy == found.accuracy
 
 
 def test_sums_for_a_basis_are_the_features_of_a_single_train_node() -> None:
