@@ -167,18 +167,15 @@ def _table(found: Leakage, reader: str, beside: str) -> Table:
 
 def _edges(findings: tuple[Finding, ...]) -> list[Table]:
     """Return how well peers rank edges, with whatever crosses and with nothing."""
+    from retexo_fl.leakage.figures import edge_rows
     from retexo_fl.leakage.peer_attacks import MEASURES
 
-    of_peers = [one for one in findings if "attackers" in one.by]
-    if not of_peers:
+    rows = edge_rows(findings, MEASURES)
+    if not rows:
         return []
     table = figures("edges inside a part", *MEASURES)
-    for one in of_peers:
-        for view in ("rows", "rows and edges across"):
-            cells = (_figure(one.by[f"{measure}, {view}"]) for measure in MEASURES)
-            table.add_row(f"{one.attack.rpartition(', ')[2]}: {view}", *cells)
-    cells = (_figure(of_peers[0].by[f"{measure}, edges across"]) for measure in MEASURES)
-    table.add_row("no rows: edges across alone", *cells)
+    for name, values in rows:
+        table.add_row(name, *map(_figure, values))
     return [table]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 #: Version of ``leakage.json``.
 VERSION = 1
@@ -49,6 +50,32 @@ class Finding:
             "by": self.by,
             "note": self.note,
         }
+
+
+#: What peers' figures are of, where rows cross.
+_VIEWS: Final = ("rows", "rows and edges across")
+
+
+def edge_rows(
+    findings: Sequence[Finding], measures: Sequence[str]
+) -> list[tuple[str, list[float]]]:
+    """Return, by what is looked at, the figures of peers that look for edges; nothing of none."""
+    of_peers = [one for one in findings if "attackers" in one.by]
+    rows = []
+    for one in of_peers:
+        named = one.attack.rpartition(", ")[2]
+        rows += [(f"{named}: {view}", _taken(one.by, measures, view)) for view in _VIEWS]
+        if "two_together" in one.by:
+            both = _taken(one.by["two_together"], measures, _VIEWS[-1])
+            rows.append((f"{named}: two peers together", both))
+    if of_peers:
+        alone = _taken(of_peers[0].by, measures, "edges across")
+        rows.append(("no rows: edges across alone", alone))
+    return rows
+
+
+def _taken(by: Mapping[str, float], measures: Sequence[str], view: str) -> list[float]:
+    return [by[f"{measure}, {view}"] for measure in measures]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

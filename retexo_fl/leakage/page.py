@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from retexo_fl.leakage.figures import Finding, Leakage
+from retexo_fl.leakage.figures import Finding, Leakage, edge_rows
+from retexo_fl.leakage.peer_attacks import MEASURES
 from retexo_fl.report import markup
 from retexo_fl.report.svg import Size, both_sizes, drawing, rule, text
 from retexo_fl.units import UNKNOWN
@@ -164,27 +165,18 @@ def _sizes(findings: Sequence[Finding]) -> str:
 
 
 def _peers(findings: Sequence[Finding]) -> str:
-    from retexo_fl.leakage.peer_attacks import MEASURES
-
-    of_peers = [one for one in findings if "attackers" in one.by]
-    if not of_peers:
-        return ""
-    views = [(one, view) for one in of_peers for view in ("rows", "rows and edges across")]
     rows = [
-        (
-            markup.words(f"{one.attack.rpartition(', ')[2]}: {view}"),
-            *(_figure(one.by[f"{measure}, {view}"]) for measure in MEASURES),
-        )
-        for one, view in views
+        (markup.words(name), *map(_figure, values))
+        for name, values in edge_rows(findings, MEASURES)
     ]
-    cut = (_figure(of_peers[0].by[f"{measure}, edges across"]) for measure in MEASURES)
-    rows.append((markup.words("no rows: edges across alone"), *cut))
+    if not rows:
+        return ""
     return markup.section(
         "edges",
         "Edges inside another part",
         markup.paragraph(
-            f"Mean over {of_peers[0].by['attackers']} clients that look at all their peers. What "
-            "rows add is the difference to edges across alone."
+            "Means over clients that look at all their peers. What rows add is the difference to "
+            "edges across alone."
         ),
         markup.table("Edges", ("what is looked at", *MEASURES), rows),
     )

@@ -6,7 +6,8 @@ sees, whose edges it knows.
 
 Three attackers see more and more: the edges across alone (what no change of rows lowers), the rows
 alone, and both. What rows add is the difference of the last and the first. Each figure is of what
-it has learned or of its best score, chosen on the answer: all are upper bounds.
+it has learned or of its best score, chosen on the answer: all are upper bounds. Two clients may
+look together, as one that has the parts of both.
 
 Symbols: p pairs, D width of a row, k columns of scores. Source: the attack of He et al., USENIX
 Security 2021 (links by similar posteriors), with the sums of unknown neighbours that lazy layers
@@ -17,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from scipy.special import expit
 
 from retexo_fl.graph.parts.partition import GraphPartition
@@ -66,6 +67,99 @@ class _Rows:
     own: np.ndarray
     received: np.ndarray
     whitening: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Joined:
+    """Nodes and edges of some clients, as one client would have them.
+
+    Attributes:
+        members: These clients, ascending.
+        graph: (N, N + B) edges, 1 where there is one: nodes of one member after the other, then
+            boundary nodes, by owner and key.
+        owners: (B,) who owns each boundary node.
+        chosen: (B,) which of all members' slots, one after the other, is taken for it.
+    """
+
+    members: tuple[int, ...]
+    graph: csr_array
+    owners: np.ndarray
+    chosen: np.ndarray
+
+    @classmethod
+    def of(cls, members: Sequence[int], parts: Sequence[GraphPartition]) -> Self:
+        """Join the parts of some clients; both see rows and edges of either."""
+        starts = np.cumsum([0, *(part.num_inner for part in parts)])
+        place = np.full(starts[-1], -1)
+        own = np.concatenate([np.arange(*starts[m : m + 2]) for m in members])
+        place[own] = np.arange(len(own))
+        slots = [_numbers_of_slots(parts[m], parts, starts) for m in members]
+        boundary, chosen = np.unique(np.concatenate(slots), return_index=True)
+        is_foreign = place[boundary] < 0
+        boundary, chosen = boundary[is_foreign], chosen[is_foreign]
+        place[boundary] = len(own) + np.arange(len(boundary))
+        ends = []
+        for member, of_slots in zip(members, slots, strict=True):
+            part, inner = parts[member], np.arange(*starts[member : member + 2])
+            rows = np.repeat(place[inner], np.diff(part.indptr))
+            numbers = np.concatenate([inner, of_slots])[np.asarray(part.indices)]
+            ends.append(np.stack([rows, place[numbers]]))
+        rows, columns = np.concatenate(ends, axis=1)
+        shape = (len(own), len(own) + len(boundary))
+        graph = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+        owners = np.searchsorted(starts, boundary, side="right") - 1
+        return cls(members=tuple(members), graph=graph, owners=owners, chosen=chosen)
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return int(self.graph.shape[0])
+
+    def rows(self, exchange: Mapping[int, StageInput], seed: Sequence[int]) -> _Rows:
+        """Return what all members have of an exchange."""
+        own = _stacked([exchange[m].own for m in self.members])
+        received = _stacked([exchange[m].received for m in self.members])
+        return _coordinates(own, received[self.chosen], seed)
+
+    def side(self, viewers: Sequence[int], rows: Sequence[np.ndarray]) -> _Side:
+        """Return the nodes that have an edge to a viewer's.
+
+        ``rows`` are of all nodes, or of those alone that the viewers see; both in order.
+        """
+        is_viewers = np.flatnonzero(np.isin(self.owners, viewers))
+        across = csr_array(self.graph[:, self.size + is_viewers])
+        nodes = np.flatnonzero(np.diff(across.indptr))
+        links = csr_array(csr_array(self.graph[:, : self.size])[nodes][:, nodes])
+        return _Side(
+            across=csr_array(across[nodes]),
+            rows=tuple(one if len(one) == len(nodes) else one[nodes] for one in rows),
+            links=links,
+        )
+
+
+def _numbers_of_slots(
+    part: GraphPartition, parts: Sequence[GraphPartition], starts: np.ndarray
+) -> np.ndarray:
+    """Return the (B,) numbers of a part's boundary nodes among all nodes of all parts."""
+    numbers = np.zeros(part.num_boundary, np.int64)
+    for owner in np.unique(part.boundary_owners):
+        slots = np.flatnonzero(np.asarray(part.boundary_owners) == owner)
+        hashes = np.asarray(parts[owner].node_hashes)
+        order = np.argsort(hashes)
+        found = np.searchsorted(hashes[order], np.asarray(part.boundary_hashes)[slots])
+        numbers[slots] = starts[owner] + order[found]
+    return numbers
+
+
+def _stacked(parts: Sequence[Rows]) -> np.ndarray | csr_array:
+    if all(isinstance(part, csr_array) for part in parts):
+        return csr_array(vstack(parts, format="csr")).astype(float)
+    return np.concatenate([_dense(part) for part in parts])
+
+
+def _dense(rows: Rows) -> np.ndarray:
+    dense = rows.toarray() if isinstance(rows, csr_array) else rows.numpy()
+    return np.asarray(dense, dtype=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,18 +223,13 @@ def play_on_peers(
     Returns:
         What was found; None where no two clients see links of each other.
     """
-    figures: list[dict[str, float]] = []
     exchanges = [crossed[stage] for stage in sorted(crossed) if len(crossed[stage]) == len(parts)]
-    for attacker in range(len(parts)):
-        if len(figures) == _MOST_ATTACKERS:
-            break
-        found = _attack(attacker, exchanges, parts, seed=seed)
-        if found:
-            figures.append(found)
-    if not figures:
+    alone = _figures([(client,) for client in range(len(parts))], exchanges, parts, seed=seed)
+    if not alone:
         return None
-    mean = {name: float(np.mean([one[name] for one in figures])) for name in figures[0]}
-    both = BOTH if exchanges else "edges across"
+    mean, both = _mean(alone), BOTH if exchanges else "edges across"
+    pairs = [(client, client + 1) for client in range(0, len(parts) - 1, 2)]
+    together = _figures(pairs, exchanges, parts, seed=seed) if len(parts) > 2 else []
     return Finding(
         attack="edges inside a part, from rows",
         reader="peers",
@@ -149,36 +238,61 @@ def play_on_peers(
         clear=mean[f"auc, {both}"],
         cut=mean["auc, edges across"],
         by={
-            "attackers": len(figures),
+            "attackers": len(alone),
             **mean,
-            "spread_of_auc": float(np.ptp([one[f"auc, {both}"] for one in figures])),
+            "spread_of_auc": float(np.ptp([one[f"auc, {both}"] for one in alone])),
+            **({"two_together": _mean(together)} if together else {}),
         },
         note="without any row the edges that cross, which both ends know, reach what `cut` says",
     )
 
 
+def _figures(
+    lookers: Sequence[tuple[int, ...]],
+    exchanges: Sequence[Mapping[int, StageInput]],
+    parts: Sequence[GraphPartition],
+    *,
+    seed: int,
+) -> list[dict[str, float]]:
+    """Return the figures of the first so many lookers that see links."""
+    figures: list[dict[str, float]] = []
+    for members in lookers:
+        if len(figures) < _MOST_ATTACKERS:
+            found = _attack(members, exchanges, parts, seed=seed)
+            figures += [found] if found else []
+    return figures
+
+
+def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([one[name] for one in figures])) for name in figures[0]}
+
+
 def _attack(
-    attacker: int,
+    members: tuple[int, ...],
     exchanges: Sequence[Mapping[int, StageInput]],
     parts: Sequence[GraphPartition],
     *,
     seed: int,
 ) -> dict[str, float]:
-    """Return how well one client does on all its peers; nothing where it cannot learn or look."""
-    part = parts[attacker]
-    owners = np.asarray(part.boundary_owners)
-    known_rows = [_coordinates(one[attacker], [seed, attacker]) for one in exchanges]
+    """Return how well one client, or some together, do on all their peers.
+
+    Nothing where they cannot learn or look.
+    """
+    looker = _Joined.of(members, parts)
+    known_rows = [looker.rows(one, [seed, *members]) for one in exchanges]
     learned: list[_Scores] = []
     wanted: list[tuple[_Scores, float]] = []
-    for peer in map(int, np.unique(owners)):
-        ours = _side(part, peer, [rows.own for rows in known_rows])
-        slots = np.flatnonzero(owners == peer)
-        theirs = _side(parts[peer], attacker, [rows.received[slots] for rows in known_rows])
-        generator = np.random.default_rng([seed, attacker, peer])
+    for peer in map(int, np.unique(looker.owners)):
+        ours = looker.side([peer], [rows.own for rows in known_rows])
+        slots = np.flatnonzero(looker.owners == peer)
+        theirs = _Joined.of([peer], parts).side(
+            members, [rows.received[slots] for rows in known_rows]
+        )
+        generator = np.random.default_rng([seed, *members, peer])
         known, looked_at = (_drawn(one.links, generator) for one in (ours, theirs))
         if known is None or looked_at is None:
             continue
-        guesses = _unknown_means(part, peer, known_rows, theirs)
+        guesses = _unknown_means(looker, peer, known_rows, theirs)
         learned.append(_scores(ours, known, known_rows, guesses[0]))
         wanted.append((_scores(theirs, looked_at, known_rows, guesses[1]), looked_at.times))
     if not learned:
@@ -220,9 +334,10 @@ def _attack(
 # ---- what an attacker has ------------------------------------------------------------------------
 
 
-def _coordinates(crossed: StageInput, seed: Sequence[int]) -> _Rows:
+def _coordinates(
+    own: np.ndarray | csr_array, received: np.ndarray | csr_array, seed: Sequence[int]
+) -> _Rows:
     """Return an exchange's rows in at most so many main directions of the attacker's own."""
-    own, received = _matrix(crossed.own), _matrix(crossed.received)
     mean = np.asarray(own.mean(axis=0)).reshape(-1)
     if own.shape[1] > _MOST_COLUMNS:
         # Halko, Martinsson and Tropp, SIAM Review 2011, algorithm 4.3 with one power.
@@ -234,33 +349,6 @@ def _coordinates(crossed: StageInput, seed: Sequence[int]) -> _Rows:
     values, vectors = np.linalg.eigh(ours.T @ ours / len(ours))
     values = np.maximum(values, _RIDGE * max(float(values.mean()), np.finfo(float).tiny))
     return _Rows(own=ours, received=theirs, whitening=vectors / np.sqrt(values))
-
-
-def _matrix(rows: Rows) -> np.ndarray | csr_array:
-    return rows.astype(float) if isinstance(rows, csr_array) else rows.numpy().astype(float)
-
-
-def _side(part: GraphPartition, viewer: int, rows: Sequence[np.ndarray]) -> _Side:
-    """Return the nodes of a part that have an edge to a viewer's.
-
-    ``rows`` are of all inner nodes, or of those alone that the viewer sees; both ascend by key.
-    """
-    graph, inner = _graph(part), part.num_inner
-    across = csr_array(graph[:, inner + np.flatnonzero(np.asarray(part.boundary_owners) == viewer)])
-    nodes = np.flatnonzero(np.diff(across.indptr))
-    links = csr_array(csr_array(graph[:, :inner])[nodes][:, nodes])
-    return _Side(
-        across=csr_array(across[nodes]),
-        rows=tuple(one if len(one) == len(nodes) else one[nodes] for one in rows),
-        links=links,
-    )
-
-
-def _graph(part: GraphPartition) -> csr_array:
-    """Return a part's edges: (N, N + B), 1 where there is one."""
-    indices, indptr = np.asarray(part.indices), np.asarray(part.indptr)
-    shape = (part.num_inner, part.num_inner + part.num_boundary)
-    return csr_array((np.ones(len(indices)), indices, indptr), shape=shape)
 
 
 def _drawn(links: csr_array, generator: np.random.Generator) -> _Pairs | None:
@@ -286,7 +374,7 @@ def _drawn(links: csr_array, generator: np.random.Generator) -> _Pairs | None:
 
 
 def _unknown_means(
-    part: GraphPartition, peer: int, rows: Sequence[_Rows], theirs: _Side
+    looker: _Joined, peer: int, rows: Sequence[_Rows], theirs: _Side
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Guess for each node the mean of those neighbours' first rows that the other end cannot see.
 
@@ -296,9 +384,9 @@ def _unknown_means(
     Returns:
         For each exchange after the first, of own nodes that the peer sees, and of the peer's.
     """
-    graph = _graph(part)
+    graph = looker.graph
     is_theirs = np.zeros(graph.shape[1], dtype=bool)
-    is_theirs[part.num_inner + np.flatnonzero(np.asarray(part.boundary_owners) == peer)] = True
+    is_theirs[looker.size + np.flatnonzero(looker.owners == peer)] = True
     known, unknown = csr_array(graph[:, is_theirs]), csr_array(graph[:, ~is_theirs])
     seen = np.diff(known.indptr) > 0
     own, received = [], []

@@ -71,10 +71,12 @@ def test_peers_find_planted_edges_by_rows_and_not_by_what_crosses_once() -> None
     once = found_in(found, "edges inside a part, --second-rows none")
     assert links.by["attackers"] == once.by["attackers"] == 3
     assert links.clear >= 0.95
+    assert links.by["two_together"]["auc, rows"] >= 0.95
     assert links.cut is not None
     # Edges across are the same for all nodes here: they tell nothing.
     assert links.cut == 0.5
     assert abs(once.clear - links.cut) <= 0.05
+    assert abs(once.by["two_together"]["auc, rows"] - 0.5) <= 0.05
     found_by_rows = "found at 1 % false alarms, rows"
     assert links.by[found_by_rows] > 0.5
     assert once.by[found_by_rows] < 0.05
