@@ -311,10 +311,11 @@ class Crossing:
             rows = self._as_inputs(trainer)
         else:
             rows = trainer.embed(weights).numpy()
+        if self._is_known(ticket.stage):
+            # Of weights a store keeps the latest: these rows take those of the stage before.
+            rows = together(rows, self._received_rows(ticket.stage, before, weights))
         if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
             self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
-        if self._is_known(ticket.stage):
-            rows = together(rows, self._received_rows(ticket.stage, before, weights))
         return self._put(ticket, rows)
 
     def _received_rows(self, stage: int, before: bytes, weights: np.ndarray) -> Vectors:

@@ -15,6 +15,7 @@ import retexo_fl
 from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.simulation.inline_engine import run_inline
 from tests.integration.test_missing_peers import run_without_boundary
 from tests.support.cli import CommandLine
 from tests.support.runs import (
@@ -156,6 +157,20 @@ def test_one_client_trains_what_it_does_with_rows_of_owners(
     full, none = map(model_weights, runs)
     assert full.keys() == none.keys()
     assert all(np.array_equal(full[name], none[name]) for name in full)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_rows_that_a_layer_reads_are_made_here_too_over_three_layers(
+    tmp_path: Path, model: str
+) -> None:
+    # Narrower than what a layer makes, so that later layers are computed of them by weights.
+    path = written(tmp_path, "graph", drawn_edges())
+    keys = {**KEYS, **LEAN, "dtype": "float32", "hidden": 32, "dataset": path, "model": model}
+    memory = train(tmp_path / "memory", second_rows="none", **keys)
+    config = configured(tmp_path / "disk", second_rows="none", **keys)
+    run_inline(config, make_parts(config), folder=tmp_path / "rows")
+    kept = model_weights(memory)
+    assert all(np.array_equal(kept[k], v) for k, v in model_weights(tmp_path / "disk").items())
 
 
 def test_nothing_crosses_after_the_first_exchange_and_that_was_planned(tmp_path: Path) -> None:
