@@ -243,7 +243,7 @@ def play_on_peers(
             "spread_of_auc": float(np.ptp([one[f"auc, {both}"] for one in alone])),
             **({"two_together": _mean(together)} if together else {}),
         },
-        note="without any row the edges that cross, which both ends know, reach what `cut` says",
+        note="without any row a peer still knows the edges that cross, and reaches what stands beside",
     )
 
 
