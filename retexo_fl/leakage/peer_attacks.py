@@ -243,7 +243,7 @@ def play_on_peers(
             "spread_of_auc": float(np.ptp([one[f"auc, {both}"] for one in alone])),
             **({"two_together": _mean(together)} if together else {}),
         },
-        note="without any row a peer still knows the edges that cross, and reaches what stands beside",
+        note="without any row a peer knows the edges that cross, and reaches the figure beside",
     )
 
 
