@@ -138,17 +138,12 @@ def _lines(figures: Figures, place: str) -> list[Check]:
         return figures[f"{name}, {how}, {place}"].ours
 
     once, none = found("rows once"), found("no rows")
-    together = found("rows once, two together"), found("no rows, two together")
     clear, masked = served("labels right", "in the clear"), served("labels right", "masked")
     return [
         Check(
             line=f"{place}: with rows that cross once peers find at most {ALLOWED:g} more links "
             f"than with none ({once:.3f}, {none:.3f})",
             holds=once - none <= ALLOWED,
-        ),
-        Check(
-            line=f"{place}: two peers together, too ({together[0]:.3f}, {together[1]:.3f})",
-            holds=together[0] - together[1] <= ALLOWED,
         ),
         Check(
             line=f"{place}: masks leave of labels less than an update tells "
