@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import force
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Line = TypeVar("Line", bound="DataclassInstance")
 #: Longer than any line.
 _TAIL_BYTES: Final = 2**20
+
+
+def of_line(kind: type[Line], line: object) -> Line:
+    """Return a line as a dataclass: it has its fields, each of the type that is declared.
+
+    Raises:
+        ValueError: It is none.
+    """
+    kinds = {item.name: str(item.type) for item in fields(kind)}
+    if (
+        not isinstance(line, Mapping)
+        or {key: type(value).__name__ for key, value in line.items()} != kinds
+    ):
+        raise ValueError
+    return kind(**line)
 
 
 class LineLog:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from retexo_fl.client.noise import Release, check_count
 from retexo_fl.errors import CheckpointError, ConfigurationError, LocalProtocolError
 from retexo_fl.gaussian_privacy import NoisedReleases, epsilon_of, is_within
-from retexo_fl.line_log import LineLog
+from retexo_fl.line_log import LineLog, of_line
 
 _NAME: Final = "epsilon.jsonl"
 
@@ -57,14 +56,10 @@ class _Spent:
         Raises:
             ValueError: It is none.
         """
-        kinds = {item.name: str(item.type) for item in fields(cls)}
-        if (
-            not isinstance(line, Mapping)
-            or {key: type(value).__name__ for key, value in line.items()} != kinds
-            or not 0 < line["mu_squared"] < math.inf
-        ):
+        found = of_line(cls, line)
+        if not 0 < found.mu_squared < math.inf:
             raise ValueError
-        return cls(**line)
+        return found
 
 
 class EpsilonLog:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl.client.api import asks_sums
 from retexo_fl.errors import CheckpointError, LocalProtocolError
-from retexo_fl.line_log import LineLog
+from retexo_fl.line_log import LineLog, of_line
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
@@ -45,21 +44,6 @@ class Answered:
     masked: bool
     identity: str
 
-    @classmethod
-    def of_line(cls, line: object) -> Self:
-        """Read a line of the log.
-
-        Raises:
-            ValueError: It is none.
-        """
-        kinds = {item.name: str(item.type) for item in fields(cls)}
-        if (
-            not isinstance(line, Mapping)
-            or {key: type(value).__name__ for key, value in line.items()} != kinds
-        ):
-            raise ValueError
-        return cls(**line)
-
 
 class QuestionLog:
     """The questions that were answered about one part, among all of the agent's.
@@ -91,7 +75,7 @@ class QuestionLog:
             CheckpointError: The log cannot be read, or is damaged.
         """
         try:
-            return [Answered.of_line(line) for line in self._log.read()]
+            return [of_line(Answered, line) for line in self._log.read()]
         except ValueError as error:
             raise CheckpointError(
                 f"{self._log.path}: is damaged; expected the questions that this agent answered"

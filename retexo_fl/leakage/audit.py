@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,12 +17,14 @@ from retexo_fl.client.run_memory import GraphSize, check_memory
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.layers.named import layer_class
 from retexo_fl.leakage.counted import bare_rows, single_contributors
 from retexo_fl.leakage.figures import Finding, Leakage
 from retexo_fl.leakage.peer_attacks import play_on_peers
 from retexo_fl.leakage.server_attacks import play_on_server
 from retexo_fl.leakage.watch import Watch
 from retexo_fl.methods.clients import client_class
+from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.methods.pieces.links.answers import LinkClient
 from retexo_fl.progress import LiveTable
@@ -73,7 +75,8 @@ def audit(
             "and sums are what it starts from (what it promises: docs/masked-sums.md)"
         )
     clear = _in_the_clear(config)
-    watch = Watch(config.seed)
+    plays_updates = _plays_updates(clear, loaded.parts)
+    watch = Watch(config.seed, keeps_updates=plays_updates)
     tell("training as asked, in the clear, and watching what each party receives")
     trained = _train(clear, loaded.parts, watch, quiet=quiet)
     tell("training without the edges across, to compare with")
@@ -93,7 +96,7 @@ def audit(
         is_masked=is_masked,
         findings=tuple(findings),
         accuracy=accuracy,
-        warnings=tuple(_warnings(findings, loaded.parts, gain=trained - cut, is_masked=is_masked)),
+        warnings=tuple(_warnings(findings, loaded.parts, accuracy=accuracy, is_masked=is_masked)),
         not_played=tuple(skipped),
     )
 
@@ -110,6 +113,12 @@ def _check(config: RunConfig) -> None:
         )
     if config.clients < 2:
         raise ConfigurationError("clients: leakage needs somebody to look; expected 2 or more")
+
+
+def _plays_updates(config: RunConfig, parts: Sequence[GraphPartition]) -> bool:
+    """Return whether an update is the gradient sum of losses of one node each, of its class."""
+    of_classes = config.goal.splits_nodes and parts[0].label_kind.are_classes
+    return of_classes and config.local_steps == 1
 
 
 def _in_the_clear(config: RunConfig) -> RunConfig:
@@ -153,15 +162,16 @@ def _played(
 ) -> list[Finding]:
     found: list[Finding] = []
     shape = ModelShape.of_part(config, parts[0])
-    is_of_classes = config.goal.splits_nodes and parts[0].label_kind.are_classes
     with Step("playing what the server can read", quiet=quiet):
-        if is_of_classes and config.local_steps == 1:
+        if _plays_updates(config, parts):
             of_server, unplayed = play_on_server(watch, parts, seed=config.seed)
             found += of_server
             skipped += unplayed
         else:
-            why = "several local steps" if is_of_classes else "nodes have no single class"
-            skipped.append(f"labels, rows and members from updates: {why}")
+            skipped.append(
+                "labels, rows and members from updates: only of one local step, and of nodes that "
+                "have one class"
+            )
         found += [one for one in [single_contributors(config, shape, parts)] if one]
     with Step("playing what peers can read", quiet=quiet):
         links = play_on_peers(watch.crossed, parts, seed=config.seed)
@@ -169,7 +179,11 @@ def _played(
             skipped.append("edges from rows: no two clients see edges inside each other's part")
         else:
             found.append(links)
-        found += [one for one in [bare_rows(parts)] if one]
+        layer = layer_class(config.model)
+        bare = None
+        if layer.sums_messages and config.goal.sums_suffice:
+            bare = bare_rows([forecast_of(config).part_as_read(part) for part in parts])
+        found += [] if bare is None else [bare]
     return found
 
 
@@ -193,7 +207,7 @@ def _with_rows_once(
     except ConfigurationError as error:
         skipped.append(f"edges from rows that cross once: {error}")
         return None
-    watch = Watch(config.seed)
+    watch = Watch(config.seed, keeps_updates=False)
     tell("training with --second-rows none, to compare with")
     figure = _train(clear, parts, watch, quiet=quiet)
     links = play_on_peers(watch.crossed, parts, seed=config.seed)
@@ -206,7 +220,7 @@ def _warnings(
     findings: Sequence[Finding],
     parts: Sequence[GraphPartition],
     *,
-    gain: float,
+    accuracy: Mapping[str, float],
     is_masked: bool,
 ) -> list[str]:
     told: list[str] = []
@@ -217,13 +231,12 @@ def _warnings(
             "whose labels the server can read from updates: expected --secure-aggregation masked"
         )
     by_name = {one.attack: one for one in findings}
-    links = next((one for name, one in by_name.items() if name.startswith("edges")), None)
+    links = by_name.get("edges inside a part, from rows")
     if links is not None and links.clear > TELLING_AUC:
         floor = links.cut if links.cut is not None else links.guess
         told.append(
             f"peers rank edges inside each other's part with ROC AUC {links.clear:.2f}; by the "
-            f"edges across alone {floor:.2f}. Cutting these edges costs {gain:.4f} of the test "
-            "figure (--algorithm drop)"
+            f"edges across alone {floor:.2f}. {_told(accuracy)}"
         )
     single = by_name.get("features of one client alone")
     if single is not None and single.clear > _TELLING:
@@ -232,3 +245,8 @@ def _warnings(
             "masked or not"
         )
     return told
+
+
+def _told(accuracy: Mapping[str, float]) -> str:
+    figures = ", ".join(f"{value:.4f} {name}" for name, value in accuracy.items())
+    return f"The test figure is {figures} (--algorithm drop cuts them)"

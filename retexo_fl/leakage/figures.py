@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 #: Version of ``leakage.json``.
@@ -36,20 +36,6 @@ class Finding:
     cut: float | None = None
     by: dict[str, Any] = field(default_factory=dict)
     note: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return {
-            "attack": self.attack,
-            "reader": self.reader,
-            "measure": self.measure,
-            "guess": self.guess,
-            "clear": self.clear,
-            "masked": self.masked,
-            "cut": self.cut,
-            "by": self.by,
-            "note": self.note,
-        }
 
 
 #: What peers' figures are of, where rows cross.
@@ -107,7 +93,7 @@ class Leakage:
             "dataset": self.dataset,
             "masked": self.is_masked,
             "accuracy": self.accuracy,
-            "findings": [one.as_json() for one in self.findings],
+            "findings": [asdict(one) for one in self.findings],
             "warnings": list(self.warnings),
             "not_played": list(self.not_played),
             "config": self.config,

@@ -24,6 +24,7 @@ from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.leakage.figures import Finding
 from retexo_fl.leakage.scores import auc, cosines
 from retexo_fl.leakage.watch import FirstSums, Watch, WatchedRound
+from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, named_weights
 
 #: Clients with as many train nodes at most, by which figures are listed.
@@ -60,11 +61,11 @@ def play_on_server(
         skipped.append("labels from updates: no rounds, since the last layer is solved for")
     if watch.first_sums:
         found.append(_rows_from_sums(watch.first_sums))
-    if first and isinstance(StageModel(shape, 0).layer, AggregatedLayer):
+    if first and is_linear(StageModel(shape, 0)):
         reads = {client: _read_rows(shape, 0, watch, client) for client in watch.inputs[0]}
         found.append(_rows_from_update(shape, first[0], reads, parts))
     elif first:
-        skipped.append(f"rows from updates: {shape.model} is no linear layer of fixed rows")
+        skipped.append(f"rows from updates: {shape.model} is no matrix product of fixed rows")
     stages = [
         stage
         for stage, rounds in sorted(watch.rounds.items())
@@ -96,15 +97,11 @@ def _labels(shape: ModelShape, first: WatchedRound, parts: Sequence[GraphPartiti
             continue
         known = _counts_from(shape, update, n, shares)
         hits[client] = (_shared(known, true), _shared(of_all * (n / total), true))
-    by = _by_size(hits, first.examples)
-    return Finding(
+    return _by_clients(
+        hits,
+        first.examples,
         attack="labels, from a first update",
-        reader="server",
         measure="share right",
-        guess=_mean(hits, 1),
-        clear=_mean(hits, 0),
-        masked=_mean(hits, 1),
-        by={"by_train_nodes": by},
         note="by the gradient of the classifier's bias; a guess knows the classes of all clients",
     )
 
@@ -169,14 +166,11 @@ def _rows_from_update(
                 float(np.abs(cosines(rows, _row_in(shape, update))).max()),
                 float(np.abs(cosines(rows, of_all)).max()),
             )
-    return Finding(
+    return _by_clients(
+        hits,
+        first.examples,
         attack="a row read, from a first update",
-        reader="server",
         measure="best cosine",
-        guess=_mean(hits, 1),
-        clear=_mean(hits, 0),
-        masked=_mean(hits, 1),
-        by={"by_train_nodes": _by_size(hits, first.examples)},
         note="exact for a client of one train node; a guess is what the sum of all says",
     )
 
@@ -199,14 +193,11 @@ def _rows_from_sums(first: Mapping[int, FirstSums]) -> Finding:
         rows = _dense(one.rows)
         sizes[client] = len(rows)
         hits[client] = float(cosines(rows, one.sums).max()), float(cosines(rows, total).max())
-    return Finding(
+    return _by_clients(
+        hits,
+        sizes,
         attack="features, from sums for a basis",
-        reader="server",
         measure="best cosine",
-        guess=_mean(hits, 1),
-        clear=_mean(hits, 0),
-        masked=_mean(hits, 1),
-        by={"by_train_nodes": _by_size(hits, sizes)},
         note="exact for a client of one train node",
     )
 
@@ -284,7 +275,10 @@ class _NodeLosses:
         batch = self._model.layer.batch(self._prepared, np.array([node]))
         logits = self._model.classify(batch, None)
         loss = F.cross_entropy(logits, torch.tensor([int(label)]))
-        pieces = torch.autograd.grad(loss, self._parameters)
+        # A layer of types has weights that a node of another type does not read.
+        pieces = torch.autograd.grad(
+            loss, self._parameters, allow_unused=True, materialize_grads=True
+        )
         whole: np.ndarray = torch.cat([piece.reshape(-1) for piece in pieces]).numpy()
         return whole.astype(float)
 
@@ -316,6 +310,31 @@ def _differences(first: WatchedRound, second: WatchedRound) -> Finding:
 
 
 # ---- figures -------------------------------------------------------------------------------------
+
+
+def _by_clients(
+    hits: Mapping[int, tuple[float, float]],
+    examples: Mapping[int, int],
+    *,
+    attack: str,
+    measure: str,
+    note: str,
+) -> Finding:
+    """Return what was reached by client, from its own answer and from the sum of all.
+
+    The sum is what a guess knows, too: it has nothing of the client alone.
+    """
+    of_all = _mean(hits, 1)
+    return Finding(
+        attack=attack,
+        reader="server",
+        measure=measure,
+        guess=of_all,
+        clear=_mean(hits, 0),
+        masked=of_all,
+        by={"by_train_nodes": _by_size(hits, examples)},
+        note=note,
+    )
 
 
 def _mean(hits: Mapping[int, tuple[float, float]], place: int) -> float:

@@ -78,6 +78,7 @@ class Watch:
 
     Args:
         seed: Of the run, by which few-bit updates are decoded.
+        keeps_updates: Updates are kept, too, of which attacks are played on single nodes' losses.
 
     Attributes:
         shape: Of the model; None until a client has been asked anything.
@@ -87,8 +88,9 @@ class Watch:
         first_sums: By client, its first answer towards a basis.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, keeps_updates: bool) -> None:
         self._seed = seed
+        self._keeps_updates = keeps_updates
         self.shape: ModelShape | None = None
         self.rounds: dict[int, list[WatchedRound]] = defaultdict(list)
         self.inputs: dict[int, dict[int, StageInput]] = defaultdict(dict)
@@ -102,9 +104,8 @@ class Watch:
     def asked(self, client: GraphClient, request: Request[object]) -> np.ndarray | None:
         """Return the (P,) weights of a round's request, which are known before it is answered."""
         self.shape = client.shape
-        if not isinstance(request, TrainRequest):
+        if not (self._keeps_updates and isinstance(request, TrainRequest)):
             return None
-        # SCAFFOLD sends a correction behind them.
         size = num_weights(client.shape, request.ticket.stage)
         return client.weights.of_request(request, size)
 

@@ -18,6 +18,7 @@ from retexo_fl.leakage.counted import bare_rows
 from retexo_fl.leakage.figures import Finding, Leakage
 from retexo_fl.leakage.scores import auc, found_at_few_alarms, precision_at
 from tests.support.cli import TINY, CommandLine
+from tests.support.typed_graphs import bank
 
 KEYS: dict[str, Any] = {
     **{"model": "gcn", "layers": 2, "hidden": 32, "dropout": 0.0, "rounds": 2},
@@ -46,8 +47,9 @@ def planted(*, clients: int, each: int, features: int, across: bool = True) -> d
 
 
 def audited(graph: object, **values: Any) -> Leakage:
+    profile = values.pop("profile", "retexo")
     keys = {key.replace("_", "-"): value for key, value in {**KEYS, **values}.items()}
-    asked = Asked(values=keys, profile="retexo", graph=graph)
+    asked = Asked(values=keys, profile=profile, graph=graph)
     return audit(asked, tell=lambda _: None, quiet=True)
 
 
@@ -152,6 +154,53 @@ def test_watching_changes_nothing(tmp_path: Path) -> None:
         **{key.replace("-", "_"): value for key, value in keys.items()},
     )
     assert audited(graph, clients=3).accuracy["as asked"] == run.result.test_accuracy
+
+
+#: Letters of the attacks below, of those that were played.
+ATTACKS = {
+    "l": "labels, from a first update",
+    "f": "features, from sums for a basis",
+    "r": "a row read, from a first update",
+    "m": "membership, from an update",
+    "u": "an update, by leaving its client out",
+    "s": "features of one client alone",
+    "e": "edges inside a part, from rows",
+    "o": "edges inside a part, --second-rows none",
+    "c": "single rows under a cover",
+}
+OTHER_LABELS: dict[str, Any] = {
+    "regression": lambda of: {**of, "y": np.linspace(-1, 1, len(of["y"]))},
+    "multi-label": lambda of: {**of, "y": np.eye(3, dtype=np.int8)[of["y"]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "played"),
+    [
+        ({"model": "sage", "profile": "lean"}, "lfrmuseoc"),
+        ({"model": "gin"}, "lmuseoc"),
+        ({"model": "gat"}, "luseo"),
+        ({"model": "dir-sage", "edges_are": "directed"}, "lrmuseo"),
+        ({"model": "gcn", "profile": "one-shot"}, "fsec"),
+        ({"model": "sage", "local_steps": 2}, "seoc"),
+        ({"model": "sage", "task": "regression"}, "seoc"),
+        ({"model": "sage", "task": "multi-label"}, "seoc"),
+        ({"model": "sage", "task": "links", "split": "random:0.7/0.1/0.2"}, "se"),
+        ({"model": "gcn", "boundary_plan": "cover", "aggregator": "median"}, "lrmusec"),
+        ({"model": "rel-sage"}, "lrmuse"),
+    ],
+)
+def test_what_is_played_on_each_kind_of_training_and_why_not_the_rest(
+    keys: dict[str, Any], played: str
+) -> None:
+    keys = {"clients": 3, "hidden": 8, "partitioner": "random", **keys}
+    graph = bank() if keys["model"] == "rel-sage" else planted(clients=3, each=20, features=6)
+    graph = OTHER_LABELS.get(keys.get("task", ""), dict)(graph)
+    found = audited(graph, **keys)
+    assert {one.attack for one in found.findings} == {ATTACKS[letter] for letter in played}
+    why = " ".join(found.not_played)
+    assert ("l" in played) or "updates" in why
+    assert ("o" in played) or "second-rows: none does not go with" in why
 
 
 # ---- counted -------------------------------------------------------------------------------------
