@@ -25,6 +25,7 @@ from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.forecasts import FORECASTS, LAZY, forecast_of
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import PredictedVolume, gamma
 
@@ -65,6 +66,8 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
     shape = ModelShape.of_part(config, parts[0])
     first = planned.plans(chosen, shape.read_into(0))
     is_masked = config.secure_aggregation == "masked"
+    train_nodes = [int(np.count_nonzero(part.train_mask)) for part in parts]
+    of_one_client = single_contributors(config, shape, parts)
     return {
         "algorithm": config.algorithm,
         "boundary_plan": chosen,
@@ -74,12 +77,12 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
             {
                 "client": part.client,
                 "nodes": part.num_inner,
-                "train_nodes": int(np.count_nonzero(part.train_mask)),
+                "train_nodes": train,
                 "boundary_nodes": part.num_boundary,
                 "peers": len(plan.peers),
                 "vectors_out": plan.num_send,
             }
-            for part, plan in zip(parts, first, strict=True)
+            for part, plan, train in zip(parts, first, train_nodes, strict=True)
         ],
         "better_of_rows_and_sums": _better(planned.plans("rows")) if len(kinds) > 1 else None,
         "memory": {
@@ -89,8 +92,14 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
         },
         "features": {
             "all": parts[0].num_features,
-            "of_one_client": single_contributors(config, shape, parts),
+            "of_one_client": of_one_client,
         },
+        "warnings": leak_warnings(
+            config,
+            train_nodes=train_nodes,
+            features=parts[0].num_features,
+            of_one_client=of_one_client,
+        ),
         **(
             {"masked": masked_facts(config, shape, parts, tolerated=tolerated)} if is_masked else {}
         ),

@@ -25,9 +25,6 @@ from retexo_fl.training.volume import Beside, Forecast, MaskedSize, masked_volum
 #: Values looked at in one go.
 _CHUNK_VALUES: Final = 2**22
 
-#: Of a client with fewer train nodes the server reads most labels from one update in the clear.
-FEW_TRAIN_NODES: Final = 10
-
 
 def masked_facts(
     config: RunConfig,

@@ -119,13 +119,26 @@ class Training:
         counted = PlannedParts(loaded.parts)
         config, fit = fitted(loaded.config, counted, self.asked)
         profile = chosen_profile(config, counted, self.asked, fit=fit, masks=loaded.masks)
-        return config, loaded.parts, _with_baselines(profile, config, loaded.parts)
+        return config, loaded.parts, _with_counts(profile, config, loaded.parts)
 
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""
         wanted = DEVICES.wanted_by(config_values(self.config))
         if wanted and self.config.devices != "cpu":
             self.tell(DEVICES.module("trainers", wanted).devices_told(self.config))
+
+
+def _with_counts(
+    profile: ChosenProfile, config: RunConfig, parts: Sequence[GraphPartition]
+) -> ChosenProfile:
+    """Add what is counted where all parts are here: features of one client, links by degrees."""
+    from retexo_fl.api.plan_masked import single_contributors
+    from retexo_fl.training.stage_model import ModelShape
+
+    if config.traits.trains:
+        shape = ModelShape.of_part(config, parts[0])
+        profile = replace(profile, of_one_client=single_contributors(config, shape, parts))
+    return _with_baselines(profile, config, parts)
 
 
 def _with_baselines(

@@ -128,19 +128,19 @@ def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
         cohort_sentences,
         cohort_table,
         features_sentence,
-        few_sentences,
         masked_table,
+        warning_sentences,
     )
 
-    features = features_sentence(facts["features"], masked="masked" in facts)
+    told = [features_sentence(facts["features"]), *warning_sentences(facts["warnings"])]
     if "masked" not in facts:
-        return [features, *few_sentences(facts["clients"])]
+        return [*told]
     cohorts = facts["masked"]["cohorts"]
     return [
         masked_table(facts["masked"]),
         MASKED_NOTE,
         *([facts["noise"]["text"]] if "noise" in facts else []),
-        features,
+        *told,
         cohort_table(cohorts),
         cohort_sentences(cohorts),
     ]

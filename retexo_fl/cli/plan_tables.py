@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.api.plan_cohorts import is_not_enough
-from retexo_fl.api.plan_masked import FEW_TRAIN_NODES
 from retexo_fl.api.plan_network import message_s
 from retexo_fl.api.plan_profiles import MESSAGE_S
 from retexo_fl.cli.tables import figures
@@ -17,6 +17,8 @@ from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted
 if TYPE_CHECKING:
     from rich.table import Table
 
+#: Columns of a sentence.
+_WIDTH: Final = 80
 PROFILE_NOTE: Final = (
     "Payload and messages if no stage ends before its last round, with the options\n"
     f"given here. Deployed, a message takes {MESSAGE_S[0]} to {MESSAGE_S[1]} s of polling."
@@ -61,25 +63,15 @@ def masked_table(facts: Mapping[str, Any]) -> Table:
     return table
 
 
-def features_sentence(facts: Mapping[str, int], *, masked: bool) -> str:
+def features_sentence(facts: Mapping[str, int]) -> str:
     """Say how many features have a single contributor."""
     few, every = format_count(facts["of_one_client"]), format_count(facts["all"])
-    text = f"Features that one client alone adds to: {few} of {every}."
-    if masked and facts["of_one_client"]:
-        text += "\nWarning: the masked sum of such a feature is that client's own."
-    return text
+    return f"Features that one client alone adds to: {few} of {every}."
 
 
-def few_sentences(clients: Sequence[Mapping[str, int]]) -> list[str]:
-    """Say how many clients' labels follow from an update in the clear; nothing of none."""
-    few = sum(0 < one["train_nodes"] < FEW_TRAIN_NODES for one in clients)
-    if not few:
-        return []
-    return [
-        f"Warning: {format_counted(few, 'client')} of {len(clients)} have fewer than "
-        f"{FEW_TRAIN_NODES} train nodes. From updates in the\nclear the server reads their "
-        "labels: --secure-aggregation masked (docs/privacy.md)."
-    ]
+def warning_sentences(warnings: Sequence[str]) -> list[str]:
+    """Return what owners should know, in lines of a table's width."""
+    return ["\n".join(textwrap.wrap(f"Warning: {one}.", _WIDTH)) for one in warnings]
 
 
 def cohort_table(facts: Mapping[str, Any]) -> Table:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.api.plan_exchanges import PlannedParts
-from retexo_fl.api.plan_masked import FEW_TRAIN_NODES
 from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.api.training import check_plugins, result_of
 from retexo_fl.client.part import without_peers
@@ -18,7 +17,7 @@ from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
-from retexo_fl.leakage.counted import bare_rows, single_contributors
+from retexo_fl.leakage.counted import SINGLE, bare_rows, single_contributors
 from retexo_fl.leakage.figures import Finding, Leakage
 from retexo_fl.leakage.peer_attacks import play_on_peers
 from retexo_fl.leakage.server_attacks import play_on_server
@@ -30,12 +29,11 @@ from retexo_fl.methods.pieces.links.answers import LinkClient
 from retexo_fl.progress import LiveTable
 from retexo_fl.progress.steps import Step
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.stage_model import ModelShape
 
 #: Area under the curve of peers beyond which their owner is told.
 TELLING_AUC: Final = 0.6
-#: Of an attack to be said of a training in words.
-_TELLING: Final = 0.05
 
 
 def audit(
@@ -82,7 +80,6 @@ def audit(
     tell("training without the edges across, to compare with")
     alone = [without_peers(part) for part in loaded.parts]
     cut = _train(clear, alone, None, quiet=quiet)
-    is_masked = config.secure_aggregation == "masked"
     findings = _played(clear, watch, loaded.parts, skipped, quiet=quiet)
     accuracy = {"as asked": trained, "no edges across": cut}
     if config.second_rows == "full":
@@ -93,10 +90,10 @@ def audit(
     return Leakage(
         config={key: str(value) for key, value in config_values(config).items()},
         dataset=config.graph_name,
-        is_masked=is_masked,
+        is_masked=config.secure_aggregation == "masked",
         findings=tuple(findings),
         accuracy=accuracy,
-        warnings=tuple(_warnings(findings, loaded.parts, accuracy=accuracy, is_masked=is_masked)),
+        warnings=tuple(_warnings(config, findings, loaded.parts, accuracy=accuracy)),
         not_played=tuple(skipped),
     )
 
@@ -217,19 +214,20 @@ def _with_rows_once(
 
 
 def _warnings(
+    config: RunConfig,
     findings: Sequence[Finding],
     parts: Sequence[GraphPartition],
     *,
     accuracy: Mapping[str, float],
-    is_masked: bool,
 ) -> list[str]:
-    told: list[str] = []
-    few = [p.client for p in parts if 0 < int(p.train_mask.sum()) < FEW_TRAIN_NODES]
-    if few and not is_masked:
-        told.append(
-            f"{len(few)} of {len(parts)} clients have fewer than {FEW_TRAIN_NODES} train nodes, "
-            "whose labels the server can read from updates: expected --secure-aggregation masked"
+    told = list(
+        leak_warnings(
+            config,
+            train_nodes=[int(part.train_mask.sum()) for part in parts],
+            features=parts[0].num_features,
+            of_one_client=_of_one_client(findings),
         )
+    )
     by_name = {one.attack: one for one in findings}
     links = by_name.get("edges inside a part, from rows")
     if links is not None and links.clear > TELLING_AUC:
@@ -238,13 +236,12 @@ def _warnings(
             f"peers rank edges inside each other's part with ROC AUC {links.clear:.2f}; by the "
             f"edges across alone {floor:.2f}. {_told(accuracy)}"
         )
-    single = by_name.get("features of one client alone")
-    if single is not None and single.clear > _TELLING:
-        told.append(
-            f"{single.clear:.0%} of the features are one client's alone, whose sums are its own, "
-            "masked or not"
-        )
     return told
+
+
+def _of_one_client(findings: Sequence[Finding]) -> int | None:
+    found = [one.by["features"] for one in findings if one.attack == SINGLE]
+    return found[0] if found else None
 
 
 def _told(accuracy: Mapping[str, float]) -> str:

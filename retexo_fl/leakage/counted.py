@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.plan.vectors import OutgoingVectors
 from retexo_fl.leakage.figures import Finding
 from retexo_fl.training.stage_model import ModelShape
+
+#: What is looked for by :func:`single_contributors`.
+SINGLE: Final = "features of one client alone"
 
 
 def bare_rows(parts: Sequence[GraphPartition]) -> Finding | None:
@@ -83,13 +87,15 @@ def single_contributors(
     features = parts[0].num_features
     if not features:
         return None
-    share = plan_masked.single_contributors(config, shape, parts) / features
+    count = plan_masked.single_contributors(config, shape, parts)
+    share = count / features
     return Finding(
-        attack="features of one client alone",
+        attack=SINGLE,
         reader="server",
         measure="share",
         guess=0.0,
         clear=share,
         masked=share,
+        by={"features": count},
         note="a masked sum of such a feature is that client's own",
     )

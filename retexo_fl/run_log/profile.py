@@ -31,6 +31,7 @@ class ChosenProfile:
             product of the two degrees; None of others.
         sides_auc: The same by the sides of a bipartite graph; None where it is not.
         degrees_metric: Likewise the run's own metric by degrees, where nodes rank others by it.
+        of_one_client: Features that one client alone adds to, where one process has all parts.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ChosenProfile:
     degrees_auc: float | None = field(default=None, metadata=OMITTED)
     sides_auc: float | None = field(default=None, metadata=OMITTED)
     degrees_metric: float | None = field(default=None, metadata=OMITTED)
+    of_one_client: int | None = field(default=None, metadata=OMITTED)
 
     @classmethod
     def by(cls, name: str, left: Sequence[str] | None, chosen: Mapping[str, object]) -> Self:

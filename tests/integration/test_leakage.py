@@ -261,6 +261,24 @@ def test_a_plan_warns_of_few_train_nodes_unless_sums_are_masked(retexo: CommandL
     assert told not in retexo.done("plan", "--clients", "3")
 
 
+def test_a_run_is_warned_of_what_its_plan_warns_of_once(
+    retexo: CommandLine, tmp_path: Path
+) -> None:
+    run, told = tmp_path / "run", "have fewer than 10 train nodes"
+    options = ("--clients", "50", "--profile", "retexo", "--layers", "1", *TINY)
+    retexo.done("run", "--out", run, *options)
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    (warning,) = (one for one in result["warnings"] if told in one)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["event"] for line in lines if told in line] == ["start"]
+    assert (run / "report.html").read_text(encoding="utf-8").count(told) == 1
+    assert retexo("run", "--out", tmp_path / "shown", *options).err.count(told) == 1
+    planned = json.loads(retexo.done("plan", "--clients", "50", "--json"))
+    assert warning in planned["warnings"]
+    retexo.done("run", "--out", tmp_path / "masked", *options, "--secure-aggregation", "masked")
+    assert told not in (tmp_path / "masked" / "result.json").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

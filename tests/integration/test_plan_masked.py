@@ -74,18 +74,26 @@ def _features_of(shape: ModelShape, update: np.ndarray) -> np.ndarray:
     return np.asarray(by_feature.any(axis=(0, 2)))
 
 
-def test_the_terminal_warns_of_features_of_one_client_under_masks_alone(
+def test_the_terminal_counts_features_of_one_client_and_warns_under_masks_of_few(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     command = ("plan", "--dataset", "cora", "--data-dir", cora_dir(), "--clients", "4")
-    line, warning = "Features that one client alone adds to: ", "the masked sum of such a feature"
-    plain = CommandLine(capfd).done(*command)
-    masked = CommandLine(capfd).done(*command, "--secure-aggregation", "masked")
+    line, warning = "Features that one client alone adds to: ", "features are of one client alone"
+
+    def shown(*options: str) -> str:
+        return " ".join(CommandLine(capfd).done(*options).split())
+
+    plain = shown(*command)
+    masked = shown(*command, "--secure-aggregation", "masked")
     assert line in plain
-    assert warning not in plain
     assert "masked sums" not in plain
     assert line in masked
+    assert warning in plain
     assert warning in masked
+    # One of the digits' 64 features: it is counted, and told where masks are to hide it.
+    few = ("plan", "--clients", "4")
+    assert warning not in shown(*few)
+    assert warning in shown(*few, "--secure-aggregation", "masked")
     assert "signatures, if deployed" in masked
 
 

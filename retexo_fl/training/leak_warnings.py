@@ -1,0 +1,56 @@
+"""What the server can read of small clients, as far as sizes alone tell it; no attack is played.
+
+The one place that decides of what `retexo plan`, a run and an audit warn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from retexo_fl.config import RunConfig
+from retexo_fl.units import format_count, format_counted
+
+#: Of a client with fewer train nodes the server reads most labels from one update in the clear
+#: (docs/privacy.md: 99 % of those with five to nine, 87 to 94 % of larger ones).
+FEW_TRAIN_NODES: Final = 10
+#: Share of features of one client alone that is told where sums are in the clear, too.
+_TELLING_SHARE: Final = 0.05
+
+
+def leak_warnings(
+    config: RunConfig,
+    *,
+    train_nodes: Iterable[int],
+    features: int = 0,
+    of_one_client: int | None = None,
+) -> tuple[str, ...]:
+    """Return what owners should know before a training, a line each: what, and what to do.
+
+    Args:
+        config: Of the training.
+        train_nodes: By client; of links, train edges, which are not counted.
+        features: F, of all clients.
+        of_one_client: How many features one client alone adds to; None where nobody has counted.
+    """
+    sizes = list(train_nodes)
+    if not config.traits.trains or len(sizes) < 2:
+        return ()
+    is_masked = config.secure_aggregation == "masked"
+    few = sum(0 < size < FEW_TRAIN_NODES for size in sizes)
+    told: list[str] = []
+    if few and not is_masked and config.goal.splits_nodes:
+        have = "has" if few == 1 else "have"
+        told.append(
+            f"{few} of {format_counted(len(sizes), 'client')} {have} fewer than "
+            f"{FEW_TRAIN_NODES} train nodes, whose labels the server reads from sums "
+            "in the clear; --secure-aggregation masked hides them (docs/privacy.md)"
+        )
+    single = of_one_client or 0
+    if single > (0 if is_masked else _TELLING_SHARE * features):
+        told.append(
+            f"{format_count(single)} of {format_counted(features, 'feature')} are of one client "
+            "alone, so that sums of them are its own, masked or not; leave such columns out where "
+            "that matters (docs/privacy.md)"
+        )
+    return tuple(told)
