@@ -94,11 +94,13 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
             "all": parts[0].num_features,
             "of_one_client": of_one_client,
         },
-        "warnings": leak_warnings(
-            config,
-            train_nodes=train_nodes,
-            features=parts[0].num_features,
-            of_one_client=of_one_client,
+        "warnings": list(
+            leak_warnings(
+                config,
+                train_nodes=train_nodes,
+                features=parts[0].num_features,
+                of_one_client=of_one_client,
+            )
         ),
         **(
             {"masked": masked_facts(config, shape, parts, tolerated=tolerated)} if is_masked else {}
