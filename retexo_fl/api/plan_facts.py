@@ -97,10 +97,13 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
         "warnings": list(
             leak_warnings(
                 config,
+                is_masked=is_masked,
                 train_nodes=train_nodes,
                 features=parts[0].num_features,
                 of_one_client=of_one_client,
             )
+            if forecast_of(config).trains
+            else ()
         ),
         **(
             {"masked": masked_facts(config, shape, parts, tolerated=tolerated)} if is_masked else {}

@@ -133,9 +133,10 @@ def _with_counts(
 ) -> ChosenProfile:
     """Add what is counted where all parts are here: features of one client, links by degrees."""
     from retexo_fl.api.plan_masked import single_contributors
+    from retexo_fl.methods.forecasts import forecast_of
     from retexo_fl.training.stage_model import ModelShape
 
-    if config.traits.trains:
+    if forecast_of(config).trains:
         shape = ModelShape.of_part(config, parts[0])
         profile = replace(profile, of_one_client=single_contributors(config, shape, parts))
     return _with_baselines(profile, config, parts)

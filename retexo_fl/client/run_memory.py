@@ -263,6 +263,11 @@ def disk_bytes(config: RunConfig, size: GraphSize) -> float:
     return item * (size.nodes + size.boundary) * sum(_widths(size, shape))
 
 
+def row_widths(config: RunConfig, size: GraphSize) -> list[float]:
+    """Return the numbers of a row that each stage reads, with sparse ones as many as they have."""
+    return _widths(size, _shape(config, size))
+
+
 def _shape(config: RunConfig, size: GraphSize) -> ModelShape:
     return ModelShape.of(
         config, inputs=size.features, classes=size.classes, relations=size.relations

@@ -37,6 +37,7 @@ from retexo_fl.methods.pieces.columns.keys import check_structure
 from retexo_fl.methods.pieces.floor.misfit import no_floor
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.fitting import is_left
+from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import UpdateCodec, most_held
@@ -237,11 +238,10 @@ def open_training(
     config = joined.config
     note_effective_plan(config)
     clients, hello = joined.clients, Ticket(job=job.job, attempt=job.attempt)
-    labels = (
-        joined.rounds.carry_out(add_up_labels(clients, hello, config))
-        if isinstance(clients, MaskedClients)
-        else LabelTotals.of_hellos(config, joined.federation.answers)
-    )
+    if is_masked := isinstance(clients, MaskedClients):
+        labels = joined.rounds.carry_out(add_up_labels(clients, hello, config))
+    else:
+        labels = LabelTotals.of_hellos(config, joined.federation.answers)
     if not job.label_facts:
         job.label_facts = labels.facts(config)
     warnings = labels.warnings()
@@ -249,4 +249,13 @@ def open_training(
         warnings = (*warnings, "nodes have no features: their degrees stand for them")
     if (noise := releases_of(config)) is not None:
         warnings = (*warnings, noise.sentence)
+    if forecast_of(config).trains:
+        profile = job.profile
+        warnings += leak_warnings(
+            config,
+            is_masked=is_masked,
+            train_nodes=[answer.train for answer in joined.federation.answers],
+            features=joined.federation.features,
+            of_one_client=None if profile is None else profile.of_one_client,
+        )
     return replace(joined, warnings=warnings)

@@ -55,7 +55,6 @@ from retexo_fl.run_log.events import (
     Waiting,
 )
 from retexo_fl.run_log.made_columns import MadeColumns
-from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import named_weights
@@ -168,15 +167,8 @@ class ServerLoop(Follower):
     def _warnings(self) -> tuple[str, ...]:
         """Return what the user should know before the training."""
         left_out = self._joined.federation.left_out
-        profile, federation = self.job.profile, self._joined.federation
         return (
             *self._joined.warnings,
-            *leak_warnings(
-                self.config,
-                train_nodes=[answer.train for answer in federation.answers],
-                features=federation.features,
-                of_one_client=None if profile is None else profile.of_one_client,
-            ),
             *(
                 f"{use} nodes of {clients_named(clients)} do not count: under masks, a sum is over "
                 "3 clients at least"

@@ -12,13 +12,15 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.api.training import check_plugins, result_of
 from retexo_fl.client.part import without_peers
-from retexo_fl.client.run_memory import GraphSize, check_memory
+from retexo_fl.client.run_memory import GraphSize
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.leakage.counted import SINGLE, bare_rows, single_contributors
 from retexo_fl.leakage.figures import Finding, Leakage
+from retexo_fl.leakage.influence import TELLING, play_influence
+from retexo_fl.leakage.memory import check_audit_memory
 from retexo_fl.leakage.peer_attacks import play_on_peers
 from retexo_fl.leakage.server_attacks import play_on_server
 from retexo_fl.leakage.watch import Watch
@@ -31,6 +33,7 @@ from retexo_fl.progress.steps import Step
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.units import counted
 
 #: Area under the curve of peers beyond which their owner is told.
 TELLING_AUC: Final = 0.6
@@ -41,8 +44,9 @@ def audit(
 ) -> Leakage:
     """Train as asked, twice, and play the attacks.
 
-    Once as asked but in the clear, since what masks leave follows from that: the sum. And once
-    without the edges across, to compare with. Both in this process, in a folder that is removed.
+    Once as asked but in the clear, since what masks leave follows from that: the sum; with noise,
+    where there is to be some. And once without the edges across, to compare with. Both in this
+    process, in a folder that is removed.
 
     Args:
         asked: The keys of a training.
@@ -57,43 +61,52 @@ def audit(
     config = settled(asked)
     _check(config)
     check_plugins(config)
+    foreseen = GraphSize.foreseen(config)
+    if foreseen is not None and not force:
+        check_audit_memory(config, foreseen)
     loaded = asked.load(config, quiet=quiet)
     config, _ = fitted(loaded.config, PlannedParts(loaded.parts), asked)
     if not force:
-        check_memory(config, GraphSize.of(loaded.parts), Path.cwd())
+        check_audit_memory(config, GraphSize.of(loaded.parts))
     skipped: list[str] = []
     if effective_plan(config) == "cover":
         skipped.append(
             "edges from sums (boundary-plan cover): played on rows instead, which say as much or "
             "more; how many rows stand bare is counted"
         )
-    if config.update_dp:
-        skipped.append(
-            f"noise (update-dp {config.update_dp:g}): played without it: figures of updates "
-            "and sums are what it starts from (what it promises: docs/masked-sums.md)"
-        )
     clear = _in_the_clear(config)
     plays_updates = _plays_updates(clear, loaded.parts)
-    watch = Watch(config.seed, keeps_updates=plays_updates)
-    tell("training as asked, in the clear, and watching what each party receives")
-    trained = _train(clear, loaded.parts, watch, quiet=quiet)
+    watch = Watch(config, keeps_updates=plays_updates)
+    how = "with its noise" if config.update_dp else "in the clear"
+    tell(f"training as asked, {how}, and watching what each party receives")
+    predicted: list[Finding] = []
+
+    def predict_again(run: Path) -> None:
+        one, reason = _from_predictions(clear, run, loaded.parts, quiet=quiet)
+        predicted.extend([one] if one else [])
+        skipped.extend([reason] if reason else [])
+
+    trained = _train(clear, loaded.parts, watch, quiet=quiet, then=predict_again)
     tell("training without the edges across, to compare with")
     alone = [without_peers(part) for part in loaded.parts]
     cut = _train(clear, alone, None, quiet=quiet)
-    findings = _played(clear, watch, loaded.parts, skipped, quiet=quiet)
+    findings = _played(clear, watch, loaded.parts, skipped, quiet=quiet) + predicted
     accuracy = {"as asked": trained, "no edges across": cut}
     if config.second_rows == "full":
         narrow = _with_rows_once(asked, loaded.parts, skipped, tell=tell, quiet=quiet)
         if narrow is not None:
             accuracy["second-rows none"], links = narrow
             findings += [] if links is None else [links]
+    is_masked = config.secure_aggregation == "masked"
     return Leakage(
         config={key: str(value) for key, value in config_values(config).items()},
         dataset=config.graph_name,
-        is_masked=config.secure_aggregation == "masked",
+        is_masked=is_masked,
         findings=tuple(findings),
         accuracy=accuracy,
-        warnings=tuple(_warnings(config, findings, loaded.parts, accuracy=accuracy)),
+        warnings=tuple(
+            _warnings(config, findings, loaded.parts, accuracy=accuracy, is_masked=is_masked)
+        ),
         not_played=tuple(skipped),
     )
 
@@ -119,16 +132,39 @@ def _plays_updates(config: RunConfig, parts: Sequence[GraphPartition]) -> bool:
 
 
 def _in_the_clear(config: RunConfig) -> RunConfig:
-    """Return a configuration that trains here what another one does, without masks and noise."""
+    """Return a configuration that trains here what another one does, without masks.
+
+    Where there is noise, masks stay: it is added to what they hide.
+    """
     here = {"engine": "inline", "devices": "cpu", "links": "ideal", "resume": ""}
-    clear = {"secure-aggregation": "none", "update-dp": 0.0, "boundary-plan": "rows"}
-    return make_config({**config_values(config), **here, **clear})
+    clear = {} if config.update_dp else {"secure-aggregation": "none"}
+    return make_config({**config_values(config), **here, **clear, "boundary-plan": "rows"})
+
+
+def _from_predictions(
+    config: RunConfig, run: Path, parts: Sequence[GraphPartition], *, quiet: bool
+) -> tuple[Finding | None, str]:
+    """Play what a peer reads that changes its rows; nothing where two layers tell it nothing."""
+    if config.layers <= TELLING:
+        return None, (
+            f"edges from repeated predictions: with {counted(config.layers, 'layer')} a changed "
+            "row comes back by rows of nodes that its owner touches, which it knows"
+        )
+    return play_influence(config, run, parts, quiet=quiet)
 
 
 def _train(
-    config: RunConfig, parts: Sequence[GraphPartition], watch: Watch | None, *, quiet: bool
+    config: RunConfig,
+    parts: Sequence[GraphPartition],
+    watch: Watch | None,
+    *,
+    quiet: bool,
+    then: Callable[[Path], None] = lambda run: None,
 ) -> float:
-    """Train in this process; return what the test nodes are judged by, accuracy where there is."""
+    """Train in this process; return what the test nodes are judged by, accuracy where there is.
+
+    ``then`` is called with the run's directory, before it is removed.
+    """
     from retexo_fl.client.factory import InProcessClients
     from retexo_fl.simulation.inline_engine import make_channel, run_clients
 
@@ -144,6 +180,7 @@ def _train(
         finally:
             clients.close()
         result = result_of(out)
+        then(out)
     if result.metric is not None and result.metric.value is not None:
         return float(result.metric.value)
     return float("nan") if result.test_accuracy is None else float(result.test_accuracy)
@@ -162,6 +199,12 @@ def _played(
     with Step("playing what the server can read", quiet=quiet):
         if _plays_updates(config, parts):
             of_server, unplayed = play_on_server(watch, parts, seed=config.seed)
+            if config.update_dp:
+                bare, _ = play_on_server(watch.without_noise(), parts, seed=config.seed)
+                of_server = [
+                    replace(one, by={**one.by, "masked_without_noise": other.masked})
+                    for one, other in zip(of_server, bare, strict=True)
+                ]
             found += of_server
             skipped += unplayed
         else:
@@ -204,7 +247,7 @@ def _with_rows_once(
     except ConfigurationError as error:
         skipped.append(f"edges from rows that cross once: {error}")
         return None
-    watch = Watch(config.seed, keeps_updates=False)
+    watch = Watch(config, keeps_updates=False)
     tell("training with --second-rows none, to compare with")
     figure = _train(clear, parts, watch, quiet=quiet)
     links = play_on_peers(watch.crossed, parts, seed=config.seed)
@@ -219,10 +262,12 @@ def _warnings(
     parts: Sequence[GraphPartition],
     *,
     accuracy: Mapping[str, float],
+    is_masked: bool,
 ) -> list[str]:
     told = list(
         leak_warnings(
             config,
+            is_masked=is_masked,
             train_nodes=[int(part.train_mask.sum()) for part in parts],
             features=parts[0].num_features,
             of_one_client=_of_one_client(findings),

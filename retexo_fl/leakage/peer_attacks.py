@@ -35,7 +35,7 @@ _MOST_ATTACKERS: Final = 5
 _MOST_LINKS: Final = 2_000
 _MOST_OTHERS: Final = 6_000
 #: Coordinates that wider rows are reduced to.
-_MOST_COLUMNS: Final = 96
+MOST_COLUMNS: Final = 96
 #: Of regressions, as a share of the mean square; of the attacker's own, on standardised scores.
 _RIDGE: Final = 1e-2
 _PENALTY: Final = 0.3
@@ -93,7 +93,7 @@ class _Joined:
         place = np.full(starts[-1], -1)
         own = np.concatenate([np.arange(*starts[m : m + 2]) for m in members])
         place[own] = np.arange(len(own))
-        slots = [_numbers_of_slots(parts[m], parts, starts) for m in members]
+        slots = [numbers_of_slots(parts[m], parts, starts) for m in members]
         boundary, chosen = np.unique(np.concatenate(slots), return_index=True)
         is_foreign = place[boundary] < 0
         boundary, chosen = boundary[is_foreign], chosen[is_foreign]
@@ -137,7 +137,7 @@ class _Joined:
         )
 
 
-def _numbers_of_slots(
+def numbers_of_slots(
     part: GraphPartition, parts: Sequence[GraphPartition], starts: np.ndarray
 ) -> np.ndarray:
     """Return the (B,) numbers of a part's boundary nodes among all nodes of all parts."""
@@ -339,9 +339,9 @@ def _coordinates(
 ) -> _Rows:
     """Return an exchange's rows in at most so many main directions of the attacker's own."""
     mean = np.asarray(own.mean(axis=0)).reshape(-1)
-    if own.shape[1] > _MOST_COLUMNS:
+    if own.shape[1] > MOST_COLUMNS:
         # Halko, Martinsson and Tropp, SIAM Review 2011, algorithm 4.3 with one power.
-        drawn = np.random.default_rng([*seed, 0]).standard_normal((own.shape[1], _MOST_COLUMNS))
+        drawn = np.random.default_rng([*seed, 0]).standard_normal((own.shape[1], MOST_COLUMNS))
         directions = np.linalg.qr(own.T @ (own @ drawn))[0]
     else:
         directions = np.eye(own.shape[1])

@@ -23,7 +23,7 @@ from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
 from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.leakage.figures import Finding
 from retexo_fl.leakage.scores import auc, cosines
-from retexo_fl.leakage.watch import FirstSums, Watch, WatchedRound
+from retexo_fl.leakage.watch import FirstSums, Products, Watch, WatchedRound
 from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, named_weights
 
@@ -31,6 +31,8 @@ from retexo_fl.training.stage_model import ModelShape, StageModel, named_weights
 SIZES: Final = ((1, 1), (2, 4), (5, 9), (10, 99), (100, None))
 #: Of a hidden layer as LayerNorm makes it, to know what an untrained head says of anything.
 _DRAWN_ROWS: Final = 4096
+#: Rows that are closer together, by the share of a row's length, are the same up to rounding.
+_SAME: Final = 1e-3
 #: Candidates of each kind that are tried for a client, and clients that they are tried for.
 _MOST_CANDIDATES: Final = 150
 _LEAST_CANDIDATES: Final = 2
@@ -61,6 +63,8 @@ def play_on_server(
         skipped.append("labels from updates: no rounds, since the last layer is solved for")
     if watch.first_sums:
         found.append(_rows_from_sums(watch.first_sums))
+    if watch.products:
+        found += _from_products(watch.products, shape.classes)
     if first and is_linear(StageModel(shape, 0)):
         reads = {client: _read_rows(shape, 0, watch, client) for client in watch.inputs[0]}
         found.append(_rows_from_update(shape, first[0], reads, parts))
@@ -200,6 +204,58 @@ def _rows_from_sums(first: Mapping[int, FirstSums]) -> Finding:
         measure="best cosine",
         note="exact for a client of one train node",
     )
+
+
+def _from_products(products: Mapping[int, Products], classes: int) -> list[Finding]:
+    """Read what sums of products say of single nodes (:mod:`retexo_fl.training.ridge`).
+
+    The last row of ``B = A' Y`` counts a client's labels; a column of it is the sum of the rows of
+    one class, which is a row where the class has one train node.
+    """
+    width = next(iter(products.values())).rows.shape[1]
+    sums = {client: _class_sums(one.sums, width, classes) for client, one in products.items()}
+    everybody = np.sum([sums[client] for client in sorted(sums)], axis=0)
+    labels: dict[int, tuple[float, float]] = {}
+    rows: dict[int, tuple[float, float]] = {}
+    sizes: dict[int, int] = {}
+    for client, one in products.items():
+        if not len(one.rows):
+            continue
+        sizes[client] = n = len(one.rows)
+        true = np.bincount(one.labels, minlength=classes)
+        shares = everybody[-1] / max(everybody[-1].sum(), 1.0)
+        labels[client] = _shared(sums[client][-1], true), _shared(n * shares, true)
+        rows[client] = _share_read(one, sums[client]), _share_read(one, everybody)
+    return [
+        _by_clients(
+            labels,
+            sizes,
+            attack="labels, from products for a regression",
+            measure="share right",
+            note="counted by class, exactly; a guess knows the classes of all clients",
+        ),
+        _by_clients(
+            rows,
+            sizes,
+            attack="rows, from products for a regression",
+            measure="share of nodes",
+            note="exact for the only train node of its class; a masked sum is of all clients",
+        ),
+    ]
+
+
+def _class_sums(sums: np.ndarray, width: int, classes: int) -> np.ndarray:
+    """Return the (D + 1, C) sums of rows by class, and below them how many there are."""
+    begin = (width + 1) * (width + 2) // 2
+    found: np.ndarray = sums[begin : begin + (width + 1) * classes].reshape(width + 1, classes)
+    return found
+
+
+def _share_read(one: Products, sums: np.ndarray) -> float:
+    """Return of how many train nodes the sum of their class is the row itself."""
+    lengths = np.linalg.norm(one.rows, axis=1)
+    apart = np.linalg.norm(sums[:-1].T[one.labels] - one.rows, axis=1)
+    return float(np.mean((apart <= _SAME * lengths) & (lengths > 0)))
 
 
 def _dense(rows: Features) -> np.ndarray:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -20,17 +21,24 @@ from retexo_fl.client.api import (
     ClientApi,
     CollectAnswer,
     CollectRequest,
+    GramAnswer,
+    GramRequest,
     Request,
     TrainAnswer,
     TrainRequest,
 )
 from retexo_fl.client.client import GraphClient
+from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.stage_rows import summed_rows
+from retexo_fl.config import RunConfig
 from retexo_fl.graph.features import Features
 from retexo_fl.layers.base import StageInput
+from retexo_fl.masking.streams import Sums
+from retexo_fl.methods.ridge.answers import RidgeClient
 from retexo_fl.training.basis import parted
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates import UpdateKey
+from retexo_fl.updates.masked import step_of
 from retexo_fl.updates.zeros import Groups
 
 #: Rounds of a stage that are kept from its beginning; besides, its last.
@@ -46,17 +54,20 @@ class WatchedRound:
         weights: (P,) that were sent to all.
         updates: (P,) by client, decoded.
         examples: Train nodes by client, as answered.
+        noise: (P,) that each client added before its update was masked; nothing without any.
     """
 
     number: int
     weights: np.ndarray
     updates: dict[int, np.ndarray] = field(default_factory=dict)
     examples: dict[int, int] = field(default_factory=dict)
+    noise: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def total(self) -> np.ndarray:
-        """(P,) the sum, which is all that masked sums tell; in client order."""
-        total: np.ndarray = np.sum([self.updates[c] for c in sorted(self.updates)], axis=0)
+        """(P,) the sum with its noise, which is all that masked sums tell; in client order."""
+        shares = [of[client] for of in (self.updates, self.noise) for client in sorted(of)]
+        total: np.ndarray = np.sum(shares, axis=0)
         return total
 
 
@@ -73,11 +84,26 @@ class FirstSums:
     rows: Features
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """What a client answers where a last layer is solved for.
+
+    Attributes:
+        sums: As :func:`.gram_sums`, and maybe more behind.
+        rows: (n, D) what they are of; likewise ``labels``: the server is told neither.
+        labels: (n,) classes.
+    """
+
+    sums: np.ndarray
+    rows: np.ndarray
+    labels: np.ndarray
+
+
 class Watch:
     """Keeps what the parties of one training in the clear receive.
 
     Args:
-        seed: Of the run, by which few-bit updates are decoded.
+        config: Of the training.
         keeps_updates: Updates are kept, too, of which attacks are played on single nodes' losses.
 
     Attributes:
@@ -86,16 +112,19 @@ class Watch:
         inputs: By stage and client, what its layer reads: own rows, and what peers sent.
         crossed: By exchange, a number that counts up, and client: rows as they crossed.
         first_sums: By client, its first answer towards a basis.
+        products: By client, its sums of products for the last layer, or for a floor.
     """
 
-    def __init__(self, seed: int, *, keeps_updates: bool) -> None:
-        self._seed = seed
+    def __init__(self, config: RunConfig, *, keeps_updates: bool) -> None:
+        self._seed = config.seed
+        self._clip = config.update_dp_clip
         self._keeps_updates = keeps_updates
         self.shape: ModelShape | None = None
         self.rounds: dict[int, list[WatchedRound]] = defaultdict(list)
         self.inputs: dict[int, dict[int, StageInput]] = defaultdict(dict)
         self.crossed: dict[int, dict[int, StageInput]] = defaultdict(dict)
         self.first_sums: dict[int, FirstSums] = {}
+        self.products: dict[int, Products] = {}
 
     def watching(self, find: Callable[[str, int], GraphClient]) -> Callable[[str, int], ClientApi]:
         """Return what finds the same clients, watched."""
@@ -107,7 +136,15 @@ class Watch:
         if not (self._keeps_updates and isinstance(request, TrainRequest)):
             return None
         size = num_weights(client.shape, request.ticket.stage)
-        return client.weights.of_request(request, size)
+        weights = client.weights.of_request(request, size)
+        masks = client.masks
+        if isinstance(masks, ClientMasks) and masks.noise is not None and weights is not None:
+            # What is masked next is noted as the server would have it of this client alone.
+            adding = masks.noise
+            if isinstance(adding, _NotedNoise):
+                adding = adding.adding
+            masks.noise = _NotedNoise(self, client, weights, adding)
+        return weights
 
     def answered(
         self,
@@ -124,6 +161,8 @@ class Watch:
                 self.crossed[ticket.stage][index] = client.crossing.crossed(
                     ticket.stage, ticket.weights_digest
                 )
+        elif isinstance(answer, GramAnswer):
+            self._note_products(client, cast("GramRequest", request), answer)
         elif isinstance(answer, BasisAnswer):
             self._note_sums(client, cast("BasisRequest", request), answer)
         elif (
@@ -150,14 +189,19 @@ class Watch:
             rows=rows[client.part.nodes.train],
         )
 
+    def _note_products(self, client: GraphClient, request: GramRequest, answer: GramAnswer) -> None:
+        assert isinstance(client, RidgeClient)
+        train = client.part.nodes.train
+        self.products[client.part.graph.client] = Products(
+            sums=np.array(answer.sums, dtype=float),
+            rows=client.rows_of_products(request.ticket)[train],
+            labels=np.asarray(client.part.nodes.labels)[train],
+        )
+
     def _note_update(
         self, client: GraphClient, request: TrainRequest, answer: TrainAnswer, weights: np.ndarray
     ) -> None:
         ticket, index = request.ticket, client.part.graph.client
-        rounds = self.rounds[ticket.stage]
-        if not rounds or rounds[-1].number != ticket.round:
-            del rounds[_FIRST_ROUNDS:]
-            rounds.append(WatchedRound(ticket.round, weights.copy()))
         key = UpdateKey(
             seed=self._seed,
             job=ticket.job,
@@ -167,12 +211,68 @@ class Watch:
         )
         update = client.weights.updates.decode_update(answer.update_sum, key, request.steps or b"")
         dense = update.dense() if isinstance(update, Groups) else update
-        rounds[-1].updates[index] = np.array(dense)
-        rounds[-1].examples[index] = answer.examples
+        noted = self._round(client, request, weights)
+        noted.updates[index] = np.array(dense)
+        noted.examples[index] = answer.examples
+
+    def note_noise(
+        self,
+        client: GraphClient,
+        request: TrainRequest,
+        weights: np.ndarray,
+        numbers: tuple[Sums, Sums],
+    ) -> None:
+        """Keep an update before noise was added to it, and that noise."""
+        index = client.part.graph.client
+        noted = self._round(client, request, weights)
+        before, after = (
+            one.form.ring.signed(one.narrow) * step_of(self._clip, len(one.narrow))
+            for one in numbers
+        )
+        noted.updates[index] = before
+        noted.noise[index] = after - before
+        noted.examples[index] = len(client.part.nodes.train)
+
+    def without_noise(self) -> Watch:
+        """Return the same with sums as they were before noise was added."""
+        same = copy(self)
+        same.rounds = defaultdict(
+            list,
+            {
+                stage: [replace(one, noise={}) for one in rounds]
+                for stage, rounds in self.rounds.items()
+            },
+        )
+        return same
+
+    def _round(
+        self, client: GraphClient, request: TrainRequest, weights: np.ndarray
+    ) -> WatchedRound:
+        ticket, index = request.ticket, client.part.graph.client
+        rounds = self.rounds[ticket.stage]
+        if not rounds or rounds[-1].number != ticket.round:
+            del rounds[_FIRST_ROUNDS:]
+            rounds.append(WatchedRound(ticket.round, weights.copy()))
         if index not in self.inputs[ticket.stage]:
             self.inputs[ticket.stage][index] = client.crossing.stage_input(
                 ticket.stage, ticket.weights_digest
             )
+        return rounds[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _NotedNoise:
+    """Adds the noise of a client, and has it noted."""
+
+    watch: Watch
+    client: GraphClient
+    weights: np.ndarray
+    adding: Callable[[TrainRequest, Sums, bytes, int], Sums]
+
+    def __call__(self, request: TrainRequest, numbers: Sums, told: bytes, honest: int) -> Sums:
+        noised = self.adding(request, numbers, told, honest)
+        self.watch.note_noise(self.client, request, self.weights, (numbers, noised))
+        return noised
 
 
 class _WatchedClient:

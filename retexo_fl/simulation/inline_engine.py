@@ -27,7 +27,10 @@ from retexo_fl.simulation.modelled_channel import ModelledChannel
 from retexo_fl.simulation.virtual_network import VirtualNetwork
 
 if TYPE_CHECKING:
+    from retexo_fl.client.client import GraphClient
     from retexo_fl.federation.prediction_app import PredictionTask
+
+    _Finds = Callable[[str, int], GraphClient]
 
 
 def run_inline(
@@ -134,6 +137,7 @@ def predict_inline(
     *,
     predictions: Path,
     listeners: Sequence[Callable[[Event], None]] = (),
+    watching: Callable[[_Finds], Callable[[str, int], ClientApi]] = lambda find: find,
 ) -> None:
     """Predict the nodes of ``parts`` in this process.
 
@@ -143,6 +147,7 @@ def predict_inline(
         task: What to predict with; its folder gets the events and the outcome.
         predictions: Existing folder that the clients write to.
         listeners: Called with every event of the inference.
+        watching: Returns what finds the same clients, for callers that look at what is asked.
 
     Raises:
         RetexoError: Any named failure.
@@ -151,7 +156,7 @@ def predict_inline(
     from retexo_fl.federation.prediction_app import make_prediction_app
 
     clients = InProcessClients(parts, config, predictions=predictions)
-    _serve(make_prediction_app(task, listeners), config, clients.find)
+    _serve(make_prediction_app(task, listeners), config, watching(clients.find))
 
 
 def _serve(

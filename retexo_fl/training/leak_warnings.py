@@ -16,11 +16,14 @@ from retexo_fl.units import format_count, format_counted
 FEW_TRAIN_NODES: Final = 10
 #: Share of features of one client alone that is told where sums are in the clear, too.
 _TELLING_SHARE: Final = 0.05
+#: Of a model of fewer layers the last rows to cross are of nodes that a peer touches.
+_TELLING_LAYERS: Final = 3
 
 
 def leak_warnings(
     config: RunConfig,
     *,
+    is_masked: bool,
     train_nodes: Iterable[int],
     features: int = 0,
     of_one_client: int | None = None,
@@ -28,15 +31,15 @@ def leak_warnings(
     """Return what owners should know before a training, a line each: what, and what to do.
 
     Args:
-        config: Of the training.
+        config: Of a training that sends updates, or sums that layers follow from.
+        is_masked: The server reads sums over whole cohorts alone.
         train_nodes: By client; of links, train edges, which are not counted.
         features: F, of all clients.
         of_one_client: How many features one client alone adds to; None where nobody has counted.
     """
     sizes = list(train_nodes)
-    if not config.traits.trains or len(sizes) < 2:
+    if len(sizes) < 2:
         return ()
-    is_masked = config.secure_aggregation == "masked"
     few = sum(0 < size < FEW_TRAIN_NODES for size in sizes)
     told: list[str] = []
     if few and not is_masked and config.goal.splits_nodes:
@@ -52,5 +55,11 @@ def leak_warnings(
             f"{format_count(single)} of {format_counted(features, 'feature')} are of one client "
             "alone, so that sums of them are its own, masked or not; leave such columns out where "
             "that matters (docs/privacy.md)"
+        )
+    if config.layers >= _TELLING_LAYERS and config.sends_later_rows:
+        told.append(
+            f"with {config.layers} layers a peer that changes a row between two predictions reads "
+            "edges inside others' parts; --second-rows none, or few predictions (most-questions "
+            "in agent.toml; docs/privacy.md)"
         )
     return tuple(told)

@@ -12,11 +12,17 @@ import pytest
 
 import retexo_fl
 from retexo_fl.api.settling import Asked, settled
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.run_memory import GraphSize
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.leakage.audit import audit
 from retexo_fl.leakage.counted import bare_rows
 from retexo_fl.leakage.figures import Finding, Leakage
+from retexo_fl.leakage.influence import play_influence
+from retexo_fl.leakage.memory import kept_bytes
 from retexo_fl.leakage.scores import auc, found_at_few_alarms, precision_at
+from retexo_fl.leakage.watch import Watch
+from retexo_fl.simulation.inline_engine import run_clients
 from tests.support.cli import TINY, CommandLine
 from tests.support.typed_graphs import bank
 
@@ -129,9 +135,83 @@ def test_of_masked_sums_no_few_train_nodes_are_warned_of() -> None:
     found = audited(graph, clients=4, layers=1, secure_aggregation="masked")
     assert found.is_masked
     assert not any("train nodes" in warning for warning in found.warnings)
-    noised = audited(graph, clients=4, layers=1, secure_aggregation="masked", update_dp=4.0)
-    assert [reason for reason in noised.not_played if reason.startswith("noise (update-dp 4)")]
-    assert noised.accuracy == found.accuracy
+
+
+def test_noise_is_played_as_the_server_reads_it() -> None:
+    graph = planted(clients=4, each=40, features=128, across=False)
+    keys = {"clients": 4, "model": "sage", "layers": 1, "hidden": 16}
+    found = audited(graph, **keys, secure_aggregation="masked", update_dp=0.3)
+    members = found_in(found, "membership, from an update")
+    # Of four clients a sum tells members, masked or not.
+    assert members.clear >= 0.95
+    assert members.by["masked_without_noise"] >= 0.95
+    assert members.masked is not None
+    assert 0.4 <= members.masked <= 0.6
+    for one in found.findings:
+        if one.attack.startswith(("labels", "a row", "an update")):
+            assert "masked_without_noise" in one.by
+
+
+def test_products_for_a_regression_are_the_row_of_a_single_train_node() -> None:
+    graph = planted(clients=12, each=6, features=16, across=False)
+    found = audited(graph, clients=12, profile="one-shot")
+    labels, rows = (
+        found_in(found, f"{what}, from products for a regression") for what in ("labels", "rows")
+    )
+    assert labels.clear == 1.0
+    assert of_size(labels, "1")["masked"] <= 0.6
+    assert of_size(rows, "1") == {"clear": 1.0, "masked": 0.0}
+    assert rows.guess == 0.0
+
+
+@pytest.mark.parametrize(("layers", "reached"), [(3, (0.95, 1.0)), (2, (0.5, 0.5))])
+def test_a_row_that_is_changed_between_predictions_tells_links_by_three_layers(
+    tmp_path: Path, layers: int, reached: tuple[float, float]
+) -> None:
+    graph = planted(clients=3, each=60, features=16)
+    keys = {key.replace("-", "_"): value for key, value in KEYS.items()}
+    keys |= {"clients": 3, "layers": layers, "rounds": 1, "profile": "retexo"}
+    run = retexo_fl.run(graph=graph, out=tmp_path / "run", quiet=True, **keys)
+    asked = Asked(values={**KEYS, "clients": 3, "layers": layers}, profile="retexo", graph=graph)
+    config = settled(asked)
+    parts = asked.load(config).parts
+    found, why = play_influence(config, run.path, parts, quiet=True)
+    assert not why
+    assert found is not None
+    # Two layers tell nothing beyond edges that the peer knows: no other row changes.
+    assert reached[0] <= found.clear <= reached[1]
+    assert found.by["exchanges"] == layers
+    assert found.cut == 0.5
+
+
+def test_of_two_layers_or_rows_that_cross_once_it_is_said_why_predictions_are_not_played() -> None:
+    graph = planted(clients=3, each=20, features=4)
+    two = audited(graph, clients=3)
+    assert any("repeated predictions: with 2 layers" in reason for reason in two.not_played)
+    once = audited(graph, clients=3, layers=3, second_rows="none")
+    assert any("rows cross once" in reason for reason in once.not_played)
+    assert not any("with 3 layers" in warning for warning in once.warnings)
+
+
+def test_an_audit_that_does_not_fit_is_refused_before_it_trains(retexo: CommandLine) -> None:
+    told = retexo.refused("leakage", "--dataset", "synthetic:nodes=100000000", "--clients", "3")
+    assert told.startswith("memory: an audit takes about")
+
+
+def test_memory_is_of_what_is_kept() -> None:
+    graph = planted(clients=3, each=300, features=200)
+    asked = Asked(values={**KEYS, "clients": 3, "layers": 3}, profile="retexo", graph=graph)
+    config = settled(asked)
+    parts = asked.load(config).parts
+    watch = Watch(config, keeps_updates=True)
+    clients = InProcessClients(parts, config)
+    run_clients(config, watch.watching(clients.find))
+    inputs = [
+        one for of in (watch.crossed, watch.inputs) for by in of.values() for one in by.values()
+    ]
+    kept = sum(rows.numpy().nbytes for one in inputs for rows in (one.own, one.received))
+    estimated = kept_bytes(config, GraphSize.of(parts))
+    assert kept <= estimated <= 2 * kept
 
 
 def test_sums_for_a_basis_are_the_features_of_a_single_train_node() -> None:
@@ -167,6 +247,8 @@ ATTACKS = {
     "e": "edges inside a part, from rows",
     "o": "edges inside a part, --second-rows none",
     "c": "single rows under a cover",
+    "p": "labels, from products for a regression",
+    "q": "rows, from products for a regression",
 }
 OTHER_LABELS: dict[str, Any] = {
     "regression": lambda of: {**of, "y": np.linspace(-1, 1, len(of["y"]))},

@@ -90,7 +90,7 @@ def test_the_terminal_counts_features_of_one_client_and_warns_under_masks_of_few
     assert line in masked
     assert warning in masked
     # One of the digits' 64 features: it is counted, and told where masks are to hide it.
-    few = ("plan", "--clients", "4")
+    few = ("plan", "--clients", "5")
     assert warning not in shown(*few)
     assert warning in shown(*few, "--secure-aggregation", "masked")
     assert "signatures, if deployed" in masked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from retexo_fl.client.api import GramAnswer, GramRequest
+from retexo_fl.client.api import GramAnswer, GramRequest, Ticket
 from retexo_fl.client.client import GraphClient
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.layers.base import Rows, dense_rows
@@ -30,15 +30,24 @@ class RidgeClient(GraphClient):
                 "last stage, or a floor"
             )
         # What is solved for is judged on the same rows.
+        read = self._read_rows(ticket)
+        self._enter(request)
+        answer = self._sealing.computed(lambda: self._gram_sums(shape, read))
+        return self._sealing.answered(request, answer, size=solved_values(shape))
+
+    def rows_of_products(self, ticket: Ticket) -> np.ndarray:
+        """Return the (N, D) rows of its nodes of which products are added up."""
+        shape, _ = self._beyond.get(ticket.stage, (self.shape, ticket.stage))
+        return _columns_of(shape, self._read_rows(ticket))
+
+    def _read_rows(self, ticket: Ticket) -> Rows:
         trainer = self._trainer(ticket.stage, ticket.weights_digest)
         assert isinstance(trainer, LayerTrainer)
-        self._enter(request)
-        answer = self._sealing.computed(lambda: self._gram_sums(shape, trainer.read_rows))
-        return self._sealing.answered(request, answer, size=solved_values(shape))
+        return trainer.read_rows
 
     def _gram_sums(self, shape: ModelShape, read: Rows) -> GramAnswer:
         train, classes = self.part.nodes.train, shape.classes
-        rows = dense_rows(read, getattr(torch, shape.dtype)).numpy()[:, read_columns(shape)]
+        rows = _columns_of(shape, read)
         labels = self.part.nodes.labels
         of_train = rows[train], np.asarray(labels[train])
         if shape.validates_penalty:
@@ -47,3 +56,8 @@ class RidgeClient(GraphClient):
         else:
             sums = gram_sums(*of_train, classes)
         return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
+
+
+def _columns_of(shape: ModelShape, read: Rows) -> np.ndarray:
+    rows: np.ndarray = dense_rows(read, getattr(torch, shape.dtype)).numpy()
+    return rows[:, read_columns(shape)]

@@ -23,8 +23,6 @@ MASKED = {"secure-aggregation": "masked"}
         ({}, (0, 0, 40, 50), None, []),
         (MASKED, (9, 3, 40, 0), None, []),
         ({"clients": 1}, (9,), 20, []),
-        # Labels of neighbours cross; nothing is added up at the server.
-        ({"algorithm": "propagation"}, (9, 3, 40, 0), 20, []),
         # Links have train edges.
         ({"task": "links"}, (9, 3, 40, 0), None, []),
         ({}, (50, 50), 5, []),
@@ -32,13 +30,18 @@ MASKED = {"secure-aggregation": "masked"}
         (MASKED, (50, 50), 0, []),
         (MASKED, (50, 50), 1, [SINGLE]),
         ({}, (9, 9), 6, [FEW, SINGLE]),
+        ({"layers": 3}, (50, 50), None, ["with 3 layers a peer that changes a row"]),
+        ({"layers": 3, "second-rows": "none"}, (50, 50), None, []),
+        ({"layers": 3, "algorithm": "drop"}, (50, 50), None, []),
     ],
 )
 def test_small_clients_and_features_of_one_are_told(
     keys: dict[str, Any], sizes: tuple[int, ...], single: int | None, told: list[str]
 ) -> None:
     config = make_config({"clients": 4, **keys})
-    found = leak_warnings(config, train_nodes=sizes, features=100, of_one_client=single)
+    found = leak_warnings(
+        config, is_masked=keys == MASKED, train_nodes=sizes, features=100, of_one_client=single
+    )
     assert len(found) == len(told)
     for warning, part in zip(found, told, strict=True):
         assert part in warning
@@ -46,5 +49,6 @@ def test_small_clients_and_features_of_one_are_told(
 
 
 def test_one_client_is_told_as_one() -> None:
-    (found,) = leak_warnings(make_config({"clients": 3}), train_nodes=(1, 20, 20))
+    config = make_config({"clients": 3})
+    (found,) = leak_warnings(config, is_masked=False, train_nodes=(1, 20, 20))
     assert found.startswith("1 of 3 clients has fewer than 10 train nodes, whose labels")

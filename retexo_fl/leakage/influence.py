@@ -1,0 +1,220 @@
+"""What a peer reads that changes a row between two predictions: whose rows change with it.
+
+A layer's row of a node is made of its neighbours' rows. A peer B predicts once, gives one of its
+nodes b another row, and predicts again. Of another client's node u beside b the row after one layer
+changes; of a neighbour v of u that after two, which crosses before a third layer. So B learns which
+of the nodes that it sees are linked to u inside the other part, one question after the other.
+
+Played on the predictions themselves: the layers of the training that was audited, and all
+exchanges as they are, with one row of one part changed. With two layers the row of u is the last to
+cross, and tells nothing that B does not know.
+
+Source: Wu et al., LinkTeller, IEEE S&P 2022 (influence analysis), here by rows that cross instead
+of by predictions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.federation.prediction_app import PredictionTask
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.leakage.figures import Finding
+from retexo_fl.leakage.peer_attacks import numbers_of_slots
+from retexo_fl.leakage.scores import auc, found_at_few_alarms
+from retexo_fl.leakage.watch import Watch
+from retexo_fl.progress.steps import Step
+from retexo_fl.simulation.inline_engine import predict_inline
+
+#: Rows that are changed, each in a prediction of its own.
+_QUESTIONS: Final = 16
+#: By what a changed row is larger than its owner's largest: coordinates and few bits keep it apart.
+_TIMES: Final = 8.0
+#: Links and other pairs, without as many of which no figure is given.
+_LEAST: Final = 3
+#: The exchange before the third layer: the first that holds rows of neighbours' neighbours.
+TELLING: Final = 2
+
+
+def play_influence(
+    config: RunConfig, run: Path, parts: Sequence[GraphPartition], *, quiet: bool
+) -> tuple[Finding | None, str]:
+    """Predict, and predict again with one row changed, once for each of some nodes.
+
+    Args:
+        config: Of the training, in the clear and in this process.
+        run: Its directory.
+        parts: Of all clients, by index.
+        quiet: Show no progress.
+
+    Returns:
+        What was found; None, and why it was not played.
+    """
+    name = "edges from repeated predictions"
+    if not config.goal.splits_nodes:
+        return None, f"{name}: of nodes alone"
+    questions = _chosen(parts, np.random.default_rng([config.seed, TELLING]))
+    if not questions:
+        return None, f"{name}: no node has one edge across to a client of which more is seen"
+    linked: list[float] = []
+    others: list[float] = []
+    with Step(f"predicting {len(questions) + 1} times, with one row changed", quiet=quiet):
+        before = _received(config, run, parts)
+        if len(before) < TELLING:
+            return None, f"{name}: rows cross once, so that nothing comes back"
+        stage = sorted(before)[min(TELLING, len(before) - 1)]
+        for one in questions:
+            changed = list(parts)
+            changed[one.peer] = _with_another_row(parts[one.peer], one.node)
+            after = _received(config, run, changed)
+            moved = _moved(before[stage][one.peer], after[stage][one.peer])
+            linked += moved[one.linked].tolist()
+            others += moved[one.others].tolist()
+    if min(len(linked), len(others)) < _LEAST:
+        return None, f"{name}: fewer than {_LEAST} pairs to tell apart"
+    true, false = np.array(linked), np.array(others)
+    return (
+        Finding(
+            attack="edges inside a part, from repeated predictions",
+            reader="peers",
+            measure="ROC AUC",
+            guess=0.5,
+            clear=auc(true, false),
+            cut=0.5,
+            by={
+                "predictions": len(questions) + 1,
+                "exchanges": len(before),
+                "found at 1 % false alarms": found_at_few_alarms(true, false),
+                "pairs": len(true) + len(false),
+            },
+            note=(
+                "a peer changes one row between two predictions; one prediction, or "
+                "--second-rows none, tells it nothing of the kind (most-questions in agent.toml "
+                "bounds how many there are)"
+            ),
+        ),
+        "",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Question:
+    """A row that is changed.
+
+    Attributes:
+        peer: Whose.
+        node: Which of its nodes, with one edge to another client.
+        linked: Slots of the peer, of nodes that are linked to that edge's other end.
+        others: Slots of nodes of the same client that are not, nor to the node itself.
+    """
+
+    peer: int
+    node: int
+    linked: np.ndarray
+    others: np.ndarray
+
+
+def _chosen(parts: Sequence[GraphPartition], generator: np.random.Generator) -> list[_Question]:
+    """Return questions of all peers in turn, as many as are asked."""
+    starts = np.cumsum([0, *(part.num_inner for part in parts)])
+    waiting = [_of_peer(peer, parts, starts, generator) for peer in range(len(parts))]
+    found: list[_Question] = []
+    while waiting and len(found) < _QUESTIONS:
+        peer = waiting.pop(0)
+        one = next(peer, None)
+        if one is not None:
+            found.append(one)
+            waiting.append(peer)
+    return found
+
+
+def _of_peer(
+    peer: int,
+    parts: Sequence[GraphPartition],
+    starts: np.ndarray,
+    generator: np.random.Generator,
+) -> Iterator[_Question]:
+    """Yield what a peer may ask, in an order that is drawn."""
+    part = parts[peer]
+    indptr, indices = np.asarray(part.indptr), np.asarray(part.indices)
+    numbers = numbers_of_slots(part, parts, starts)
+    owners = np.asarray(part.boundary_owners)
+    for node in generator.permutation(part.num_inner):
+        neighbours = indices[indptr[node] : indptr[node + 1]]
+        slots = neighbours[neighbours >= part.num_inner] - part.num_inner
+        for owner in np.unique(owners[slots]):
+            beside = slots[owners[slots] == owner]
+            if len(beside) != 1:
+                # Which of its neighbours a change came through would not be known.
+                continue
+            theirs, end = parts[owner], int(numbers[beside[0]] - starts[owner])
+            row = np.asarray(theirs.indices)[theirs.indptr[end] : theirs.indptr[end + 1]]
+            seen = np.flatnonzero((owners == owner) & ~np.isin(np.arange(len(owners)), slots))
+            is_linked = np.isin(numbers[seen] - starts[owner], row[row < theirs.num_inner])
+            if is_linked.any():
+                yield _Question(
+                    peer=peer, node=int(node), linked=seen[is_linked], others=seen[~is_linked]
+                )
+                break
+
+
+def _with_another_row(part: GraphPartition, node: int) -> GraphPartition:
+    """Return a part of which one node has a row like no other: large, and of turned signs."""
+    features = part.features
+    rows = features[[node]]
+    dense = np.array(rows if isinstance(rows, np.ndarray) else rows.toarray())
+    largest = float(abs(features).max()) or 1.0
+    other = np.where(dense > 0, -largest, largest) * np.float32(_TIMES)
+    if isinstance(features, np.ndarray):
+        changed: Features = np.array(features)
+        changed[node] = other
+    else:
+        pieces = [features[:node], csr_array(other), features[node + 1 :]]
+        changed = csr_array(vstack(pieces, format="csr"))
+        changed = changed.astype(features.dtype)
+    return replace(part, features=changed)
+
+
+def _received(
+    config: RunConfig, run: Path, parts: Sequence[GraphPartition]
+) -> dict[int, dict[int, np.ndarray]]:
+    """Predict; return by exchange and client the (B, D) rows that it was sent."""
+    watch = Watch(config, keeps_updates=False)
+    with tempfile.TemporaryDirectory(prefix="retexo-leakage-") as folder:
+        for name in ("server", "clients"):
+            (Path(folder) / name).mkdir()
+        predict_inline(
+            make_config({**config_values(config), "out": "", "resume": ""}),
+            list(parts),
+            PredictionTask(run=str(run), folder=str(Path(folder) / "server"), form="npz"),
+            predictions=Path(folder) / "clients",
+            watching=watch.watching,
+        )
+    return {
+        stage: {
+            client: np.asarray(
+                one.received.toarray() if isinstance(one.received, csr_array) else one.received,
+                dtype=float,
+            )
+            for client, one in of.items()
+        }
+        for stage, of in watch.crossed.items()
+    }
+
+
+def _moved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return the (B,) share by which each row has changed."""
+    lengths = np.linalg.norm(before, axis=1)
+    moved: np.ndarray = np.linalg.norm(after - before, axis=1) / np.maximum(
+        lengths, np.finfo(float).tiny
+    )
+    return moved
