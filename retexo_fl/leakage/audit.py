@@ -145,6 +145,10 @@ def _from_predictions(
     config: RunConfig, run: Path, parts: Sequence[GraphPartition], *, quiet: bool
 ) -> tuple[Finding | None, str]:
     """Play what a peer reads that changes its rows; nothing where two layers tell it nothing."""
+    if not config.sends_later_rows:
+        return None, (
+            "edges from repeated predictions: rows cross once, so that none comes back changed"
+        )
     if config.layers <= TELLING:
         return None, (
             f"edges from repeated predictions: with {counted(config.layers, 'layer')} a changed "
@@ -200,10 +204,10 @@ def _played(
         if _plays_updates(config, parts):
             of_server, unplayed = play_on_server(watch, parts, seed=config.seed)
             if config.update_dp:
-                bare, _ = play_on_server(watch.without_noise(), parts, seed=config.seed)
+                without, _ = play_on_server(watch.without_noise(), parts, seed=config.seed)
                 of_server = [
                     replace(one, by={**one.by, "masked_without_noise": other.masked})
-                    for one, other in zip(of_server, bare, strict=True)
+                    for one, other in zip(of_server, without, strict=True)
                 ]
             found += of_server
             skipped += unplayed

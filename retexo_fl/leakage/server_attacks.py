@@ -65,6 +65,8 @@ def play_on_server(
         found.append(_rows_from_sums(watch.first_sums))
     if watch.products:
         found += _from_products(watch.products, shape.classes)
+    else:
+        skipped.append("products of rows and labels: no layer, and no floor, is solved for")
     if first and is_linear(StageModel(shape, 0)):
         reads = {client: _read_rows(shape, 0, watch, client) for client in watch.inputs[0]}
         found.append(_rows_from_update(shape, first[0], reads, parts))

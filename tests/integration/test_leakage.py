@@ -263,7 +263,7 @@ OTHER_LABELS: dict[str, Any] = {
         ({"model": "gin"}, "lmuseoc"),
         ({"model": "gat"}, "luseo"),
         ({"model": "dir-sage", "edges_are": "directed"}, "lrmuseo"),
-        ({"model": "gcn", "profile": "one-shot"}, "fsec"),
+        ({"model": "gcn", "profile": "one-shot"}, "fpqsec"),
         ({"model": "sage", "local_steps": 2}, "seoc"),
         ({"model": "sage", "task": "regression"}, "seoc"),
         ({"model": "sage", "task": "multi-label"}, "seoc"),
@@ -282,6 +282,8 @@ def test_what_is_played_on_each_kind_of_training_and_why_not_the_rest(
     assert {one.attack for one in found.findings} == {ATTACKS[letter] for letter in played}
     why = " ".join(found.not_played)
     assert ("l" in played) or "updates" in why
+    assert ("p" in played) or "products" in why or "updates" in why
+    assert "repeated predictions" in why
     assert ("o" in played) or "second-rows: none does not go with" in why
 
 
