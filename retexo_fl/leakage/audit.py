@@ -8,20 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.api.training import check_plugins, result_of
 from retexo_fl.client.part import without_peers
 from retexo_fl.client.run_memory import GraphSize
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, TrainingDiverged
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.leakage.chosen_rows import with_faint_rows
 from retexo_fl.leakage.counted import SINGLE, bare_rows, single_contributors
 from retexo_fl.leakage.figures import Finding, Leakage
 from retexo_fl.leakage.influence import TELLING, play_influence
 from retexo_fl.leakage.memory import check_audit_memory
-from retexo_fl.leakage.peer_attacks import play_on_peers
+from retexo_fl.leakage.peer_attacks import play_on_active_peer, play_on_peers
 from retexo_fl.leakage.server_attacks import play_on_server
 from retexo_fl.leakage.watch import Watch
 from retexo_fl.methods.clients import client_class
@@ -92,6 +95,8 @@ def audit(
     cut = _train(clear, alone, None, quiet=quiet)
     findings = _played(clear, watch, loaded.parts, skipped, quiet=quiet) + predicted
     accuracy = {"as asked": trained, "no edges across": cut}
+    acting = _with_faint_rows(clear, loaded.parts, watch, skipped, tell=tell, quiet=quiet)
+    findings += [] if acting is None else [acting]
     if config.second_rows == "full":
         narrow = _with_rows_once(asked, loaded.parts, skipped, tell=tell, quiet=quiet)
         if narrow is not None:
@@ -228,6 +233,39 @@ def _played(
         if layer.sums_messages and config.goal.sums_suffice:
             bare = bare_rows([forecast_of(config).part_as_read(part) for part in parts])
         found += [] if bare is None else [bare]
+    return found
+
+
+def _with_faint_rows(
+    config: RunConfig,
+    parts: Sequence[GraphPartition],
+    honest: Watch,
+    skipped: list[str],
+    *,
+    tell: Callable[[str], None],
+    quiet: bool,
+) -> Finding | None:
+    """Train where the peer that sees most sends rows near zero; return what it reads then."""
+    name = "edges from rows beside faint ones"
+    peer = max(range(len(parts)), key=lambda client: parts[client].num_boundary)
+    if not config.sends_later_rows:
+        skipped.append(f"{name}: rows cross once, and those that come are of their owner alone")
+        return None
+    if parts[peer].is_structural or not parts[peer].num_features:
+        skipped.append(f"{name}: nodes have no features that a peer could choose")
+        return None
+    acting = list(parts)
+    acting[peer] = with_faint_rows(parts[peer], np.random.default_rng([config.seed, peer]))
+    watch = Watch(config, keeps_updates=False)
+    tell(f"training with rows near zero of client {peer}, and watching what it receives")
+    try:
+        _train(config, acting, watch, quiet=quiet)
+    except TrainingDiverged as error:
+        skipped.append(f"{name}: {error}")
+        return None
+    found = play_on_active_peer(peer, honest.crossed, watch.crossed, parts, seed=config.seed)
+    if found is None:
+        skipped.append(f"{name}: client {peer} sees no edges inside another part")
     return found
 
 

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.prediction_app import PredictionTask
-from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.leakage.chosen_rows import with_another_row
 from retexo_fl.leakage.figures import Finding
 from retexo_fl.leakage.peer_attacks import numbers_of_slots
 from retexo_fl.leakage.scores import auc, found_at_few_alarms
@@ -37,8 +37,6 @@ from retexo_fl.simulation.inline_engine import predict_inline
 
 #: Rows that are changed, each in a prediction of its own.
 _QUESTIONS: Final = 16
-#: By what a changed row is larger than its owner's largest: coordinates and few bits keep it apart.
-_TIMES: Final = 8.0
 #: Links and other pairs, without as many of which no figure is given.
 _LEAST: Final = 3
 #: The exchange before the third layer: the first that holds rows of neighbours' neighbours.
@@ -72,7 +70,7 @@ def play_influence(
         stage = sorted(before)[min(TELLING, len(before) - 1)]
         for one in questions:
             changed = list(parts)
-            changed[one.peer] = _with_another_row(parts[one.peer], one.node)
+            changed[one.peer] = with_another_row(parts[one.peer], one.node)
             after = _received(config, run, changed)
             moved = _moved(before[stage][one.peer], after[stage][one.peer])
             linked += moved[one.linked].tolist()
@@ -163,23 +161,6 @@ def _of_peer(
                     peer=peer, node=int(node), linked=seen[is_linked], others=seen[~is_linked]
                 )
                 break
-
-
-def _with_another_row(part: GraphPartition, node: int) -> GraphPartition:
-    """Return a part of which one node has a row like no other: large, and of turned signs."""
-    features = part.features
-    rows = features[[node]]
-    dense = np.array(rows if isinstance(rows, np.ndarray) else rows.toarray())
-    largest = float(abs(features).max()) or 1.0
-    other = np.where(dense > 0, -largest, largest) * np.float32(_TIMES)
-    if isinstance(features, np.ndarray):
-        changed: Features = np.array(features)
-        changed[node] = other
-    else:
-        pieces = [features[:node], csr_array(other), features[node + 1 :]]
-        changed = csr_array(vstack(pieces, format="csr"))
-        changed = changed.astype(features.dtype)
-    return replace(part, features=changed)
 
 
 def _received(

@@ -7,7 +7,7 @@ sees, whose edges it knows.
 Three attackers see more and more: the edges across alone (what no change of rows lowers), the rows
 alone, and both. What rows add is the difference of the last and the first. Each figure is of what
 it has learned or of its best score, chosen on the answer: all are upper bounds. Two clients may
-look together, as one that has the parts of both.
+look together, as one that has the parts of both; one may send first rows of its own choice.
 
 Symbols: p pairs, D width of a row, k columns of scores. Source: the attack of He et al., USENIX
 Security 2021 (links by similar posteriors), with the sums of unknown neighbours that lazy layers
@@ -244,6 +244,47 @@ def play_on_peers(
             **({"two_together": _mean(together)} if together else {}),
         },
         note="without any row a peer knows the edges that cross, and reaches the figure beside",
+    )
+
+
+def play_on_active_peer(
+    peer: int,
+    honest: Mapping[int, Mapping[int, StageInput]],
+    active: Mapping[int, Mapping[int, StageInput]],
+    parts: Sequence[GraphPartition],
+    *,
+    seed: int,
+) -> Finding | None:
+    """Play what one peer can that sends first rows of its own choice.
+
+    Args:
+        peer: Who.
+        honest: As for :func:`play_on_peers`, where it sends its nodes' rows.
+        active: The same where it sends others.
+        parts: Of all clients, by index.
+        seed: Of what is drawn.
+
+    Returns:
+        What was found; None where it sees no links.
+    """
+    found, before = (
+        _attack((peer,), [crossed[stage] for stage in sorted(crossed)], parts, seed=seed)
+        for crossed in (active, honest)
+    )
+    if not found or not before:
+        return None
+    return Finding(
+        attack="edges inside a part, from rows beside faint ones",
+        reader="peers",
+        measure="ROC AUC",
+        guess=0.5,
+        clear=found[f"auc, {BOTH}"],
+        cut=found["auc, edges across"],
+        by={"attackers": 1, **found, "honest": before},
+        note=(
+            "one peer sends rows near zero, so that rows of nodes beside its own are of their "
+            "other neighbours; large ones hide these, and no bound of values keeps small ones out"
+        ),
     )
 
 
