@@ -61,6 +61,7 @@ def admit(
         _check_names(config, limits)
         _check_masks(config, limits)
         _check_rows(config, limits)
+        _check_row_noise(config, limits)
         _check_noise(config, limits)
         _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
@@ -126,6 +127,18 @@ def _check_rows(config: RunConfig, limits: Limits) -> None:
     raise ConfigurationError(
         f"second-rows: {config.second_rows}; expected none, or algorithm drop, which sends no rows "
         "(most-rows in this client's agent.toml)"
+    )
+
+
+def _check_row_noise(config: RunConfig, limits: Limits) -> None:
+    if not limits.max_row_epsilon or config.traits.drops_edges:
+        return
+    if config.row_dp and is_within(config.row_dp, limits.max_row_epsilon):
+        return
+    raise ConfigurationError(
+        f"row-dp: {config.row_dp:g}; expected first rows of noised classes with an epsilon of at "
+        f"most {limits.max_row_epsilon:g} (max-row-epsilon in this client's agent.toml), or "
+        "algorithm drop"
     )
 
 
@@ -243,7 +256,7 @@ def question_limits(
     blocks = 0 if config.basis == "none" else config.basis_blocks + 1
     # Of rows that a basis of the server's choice has made: another basis is another question.
     products = int(shape.passes_sums or shape.has_floor)
-    comparisons = int(shape.chooses_basis)
+    comparisons = int(shape.chooses_basis or shape.tells_classes)
     made = int(shape.made_columns > 0)
     return {
         TRAIN.message_type: Limit(
@@ -266,7 +279,7 @@ def question_limits(
         CHOICE.message_type: Limit(
             most=comparisons,
             refusal="asked to compare bases more often than "
-            f"{counted(comparisons, 'time')}; expected once with basis-rows choose",
+            f"{counted(comparisons, 'time')}; expected once with basis-rows choose or row-dp",
         ),
         STRUCTURE.message_type: Limit(
             most=2 * made,

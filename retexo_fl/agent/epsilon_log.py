@@ -1,7 +1,9 @@
 """How much epsilon a part has given away, over all jobs and starts; how much it may.
 
 Each noised update that leaves is a line of ``epsilon.jsonl`` before, on the disk: an agent that is
-killed has spent it, whether or not the update was sent. The same update counts once.
+killed has spent it, whether or not the update was sent. The same update counts once. So it is with
+noised classes of rows, in ``row-epsilon.jsonl``: what these promise, of a node's features to its
+peers, adds up by itself.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from retexo_fl.client.noise import Release, check_count
+from retexo_fl.client.row_noise import RowRelease, check_single
 from retexo_fl.errors import CheckpointError, ConfigurationError, LocalProtocolError
 from retexo_fl.gaussian_privacy import NoisedReleases, epsilon_of, is_within
 from retexo_fl.line_log import LineLog, of_line
 
 _NAME: Final = "epsilon.jsonl"
+_ROWS: Final = "row-epsilon.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +130,77 @@ class EpsilonLog:
 
     def _mu_squared(self, *, but: str = "") -> float:
         return math.fsum(line.mu_squared for line in self._spent.values() if line.job != but)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """A line of the log of rows: a :class:`.RowRelease` at a Unix time, of a part."""
+
+    at: float
+    part: str
+    job: str
+    epsilon: float
+    identity: str
+
+    @classmethod
+    def of_line(cls, line: object) -> Self:
+        """Read a line.
+
+        Raises:
+            ValueError: It is none.
+        """
+        found = of_line(cls, line)
+        if not 0 < found.epsilon < math.inf:
+            raise ValueError
+        return found
+
+
+class RowEpsilonLog:
+    """The noised classes of rows of one part; a :class:`.RowReleaseLog`.
+
+    Args:
+        state: The agent's folder.
+        part: 16 hex digits that name the part.
+        most: Largest epsilon of all releases together, which is their sum; 0 for any.
+        client: Index.
+
+    Raises:
+        CheckpointError: The log cannot be read, or is damaged.
+    """
+
+    def __init__(self, state: Path, part: str, most: float, *, client: int) -> None:
+        self._part, self._most, self._client = part, most, client
+        self._log = LineLog(state / _ROWS)
+        try:
+            lines = [_Told.of_line(line) for line in self._log.read()]
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self._log.path}: is damaged; expected the noised rows of this agent"
+            ) from error
+        self._told = {line.identity: line for line in lines if line.part == part}
+
+    @property
+    def epsilon(self) -> float:
+        """What the part has given away."""
+        return math.fsum(line.epsilon for line in self._told.values())
+
+    def enter(self, release: RowRelease) -> None:
+        """See :class:`.RowReleaseLog`; it is on the disk when this returns.
+
+        Raises:
+            LocalProtocolError: It is another one of its job, or one too many for the budget.
+            CheckpointError: It could not be written.
+        """
+        if release.identity in self._told:
+            return
+        of_job = [line.identity for line in self._told.values() if line.job == release.job]
+        check_single("".join(of_job), release)
+        if self._most and not is_within(self.epsilon + release.epsilon, self._most):
+            raise LocalProtocolError(
+                f"client {self._client}: row-dp: {release.epsilon:g}, after an epsilon of "
+                f"{self.epsilon:.4g} that its part has given away by rows in all jobs; expected at "
+                f"most {self._most:g} together (max-row-epsilon in its agent.toml)"
+            )
+        line = _Told(at=time.time(), part=self._part, **asdict(release))
+        self._log.add(asdict(line))
+        self._told[line.identity] = line

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
 from retexo_fl.agent.carrier_path import CarrierPath
-from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog
+from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog, RowEpsilonLog
 from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same, settles
 from retexo_fl.agent.limits import Limits
@@ -113,6 +113,9 @@ class AgentJobs:
         self.questions = questions
         budget = EpsilonBudget(most=limits.max_epsilon, delta=limits.max_epsilon_delta)
         self._releases = EpsilonLog(state, questions.part, budget, client=partition.client)
+        self._row_releases = RowEpsilonLog(
+            state, questions.part, limits.max_row_epsilon, client=partition.client
+        )
         self._carrier = carrier
         self._signer = signer
         #: Whether sums of a job were masked since this process began.
@@ -340,6 +343,8 @@ class AgentJobs:
         job.client.masks.sign_by(self._signer, least_clients=self._limits.least_clients)
         secret = partial(secret_in, self._state / KEY_FILE)
         add_noise(job.client, admitted, secret, self._releases)
+        if (row_noise := job.client.crossing.row_noise) is not None:
+            row_noise.follow_from(secret, self._row_releases)
         job.client.least_validation = self._limits.least_train_nodes
         self.had_masked |= job.client.tells_sums_alone
         return job

@@ -40,6 +40,8 @@ class Limits:
         max_epsilon: Runs whose updates have no noise are refused, and noised updates of all jobs
             together beyond this epsilon; 0 for neither.
         max_epsilon_delta: The delta that goes with it.
+        max_row_epsilon: Runs whose first rows are not noised classes are refused, and such classes
+            of all jobs together beyond this epsilon; 0 for neither.
         tell_sizes: The server is told how large the graph is, where keys of a run follow from that:
             ends of edges, features other than zero, vectors of an exchange; and how many rows
             mini-batches have read, where features are cached.
@@ -58,6 +60,7 @@ class Limits:
     most_rows: str = "full"
     max_epsilon: float = 0.0
     max_epsilon_delta: float = 1e-5
+    max_row_epsilon: float = 0.0
     tell_sizes: bool = True
 
     def __post_init__(self) -> None:
@@ -88,8 +91,12 @@ class Limits:
                 raise _unusable(key, count, f"1 to {_MOST_COUNT}")
         if not LEAST <= self.least_clients <= _MOST_COUNT:
             raise _unusable("least-clients", self.least_clients, f"{LEAST} at least")
-        if not 0 <= self.max_epsilon <= MOST_EPSILON:
-            raise _unusable("max-epsilon", self.max_epsilon, f"0 to {MOST_EPSILON:g}")
+        for key, epsilon in (
+            ("max-epsilon", self.max_epsilon),
+            ("max-row-epsilon", self.max_row_epsilon),
+        ):
+            if not 0 <= epsilon <= MOST_EPSILON:
+                raise _unusable(key, epsilon, f"0 to {MOST_EPSILON:g}")
         if not 0 < self.max_epsilon_delta < 1:
             raise _unusable("max-epsilon-delta", self.max_epsilon_delta, "above 0, below 1")
         if not 0 <= self.most_memory_mib < math.inf:

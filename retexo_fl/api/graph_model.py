@@ -38,6 +38,7 @@ from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.pieces.columns.answers import features_of_whole
 from retexo_fl.training.basis import Basis, BasisForm
 from retexo_fl.training.columns import with_structure
+from retexo_fl.training.row_classes import parted_basis
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.stage_pass import chunks
 from retexo_fl.units import counted
@@ -71,7 +72,7 @@ class GraphModel(torch.nn.Module):
             form = BasisForm(
                 features=shape.features, dtype=shape.dtype, bits=trained.config.basis_bits
             )
-            basis = form.decode(trained.basis)
+            basis = form.decode(parted_basis(trained.basis, shape)[1])
             self.register_buffer("basis_mean", torch.from_numpy(basis.mean.copy()))
             self.register_buffer("basis_directions", torch.from_numpy(basis.directions.copy()))
         self.requires_grad_(False)

@@ -310,6 +310,10 @@ class Options(TypedDict, total=False):
     them of its neighbours' first rows and the edges across, and peers learn nothing more of
     links inside a part.
     """
+    row_dp: float | None
+    """Experimental: epsilon of differential privacy for each node's features, of which peers
+    get a noised class in place of its first row; 0 sends rows.
+    """
     row_bits: Literal[32, 8, 4, 2] | None
     """Bits of a value in vectors, rounded at random; 32 leaves them as they are."""
     update_bits: Literal[32, 8, 4, 2, 1] | None
@@ -561,6 +565,7 @@ class SweepOptions(TypedDict, total=False):
         Literal["rows", "cover", "auto"] | Sequence[Literal["rows", "cover", "auto"]] | None
     )
     second_rows: Literal["full", "none"] | Sequence[Literal["full", "none"]] | None
+    row_dp: float | Sequence[float] | None
     row_bits: Literal[32, 8, 4, 2] | Sequence[Literal[32, 8, 4, 2]] | None
     update_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
     weight_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
@@ -685,6 +690,7 @@ def every_key(  # noqa: PLR0913
     balance: Any = "dynamic",
     boundary_plan: Any = "rows",
     second_rows: Any = "full",
+    row_dp: Any = 0.0,
     row_bits: Any = 32,
     update_bits: Any = 32,
     weight_bits: Any = 32,

@@ -25,6 +25,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.row_noise import RowNoise
 from retexo_fl.client.sealing import Moving, Sealing
 from retexo_fl.client.stage_rows import (
     apart,
@@ -52,11 +53,14 @@ from retexo_fl.ledger import Traffic
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.row_classes import RowClasses, parted_basis
 from retexo_fl.training.sent_rows import parted_rows, plans_by_stage, sent_rows
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
+#: In the client's store: which classes of its nodes are told in place of first rows, as it came.
+_CLASSES: Final = "row-classes"
 
 
 class Ahead(Protocol):
@@ -97,6 +101,7 @@ class Crossing:
         plans: By stage, what they do where that is less.
         mailbox: Sends and receives; ``columns`` do so before stages after all others, where
             features are columns of the edges, of which ``ahead`` has the arithmetic.
+        row_noise: Of first rows, where a noised class of each is told; else None.
         count: Tells what an attempt has moved before a stage by an account that outlives the
             process, where there is one.
     """
@@ -130,6 +135,8 @@ class Crossing:
         )
         self.columns: Mapping[int, Mailbox] = {}
         self.ahead: Ahead | None = None
+        tells_classes = weights.shape.tells_classes
+        self.row_noise = RowNoise(config.row_dp, job) if tells_classes else None
         self.count: Moving | None = None
 
     def plan_before(self, stage: int) -> BoundaryPlan:
@@ -287,7 +294,11 @@ class Crossing:
                 "are not computed yet"
             )
         if not ticket.stage:
-            basis = self.basis_form.decode(weights)
+            told, plain = parted_basis(weights, self._shape)
+            if self._shape.tells_classes:
+                RowClasses.of_told(told, self._shape)
+                self._store.put_note(_CLASSES, told.astype("<f8").tobytes())
+            basis = self.basis_form.decode(plain)
             if basis.directions.shape[1] != self._shape.inputs:
                 raise LocalProtocolError(
                     f"a basis has {basis.directions.shape[1]} directions; expected "
@@ -340,9 +351,25 @@ class Crossing:
             return Traffic()
         if ticket.stage in self._shape.later_stages:
             return self._mailbox(ticket.stage).send(ticket, rows)
-        if not (self._shape.crosses_as_inputs(ticket.stage) or self._shape.crosses_once):
+        if self.row_noise is not None:
+            rows = self._told_rows(self.row_noise, rows)
+        elif not (self._shape.crosses_as_inputs(ticket.stage) or self._shape.crosses_once):
             rows = sent_rows(self._config.model, self.part.degrees, rows)
         return self.mailbox.send(self._crossing(ticket), rows)
+
+    def _told_rows(self, noise: RowNoise, rows: Vectors) -> Vectors:
+        """Return what crosses in place of first rows: what the noised class of each stands for."""
+        told = self._store.note(_CLASSES)
+        assert told is not None, "kept before rows were made"
+        assert isinstance(rows, np.ndarray)
+        classes = RowClasses.of_told(np.frombuffer(told, "<f8"), self._shape)
+        nodes = [peer.send.rows for peer in self.plan.peers]
+        return noise.rows(
+            classes,
+            rows,
+            sent=np.unique(np.concatenate([np.zeros(0, np.int64), *nodes])),
+            hashes=np.asarray(self.part.node_hashes),
+        )
 
     def _crossing(self, ticket: Ticket) -> Ticket:
         """Name the exchange of a stage: features cross once, before their basis is known.

@@ -86,7 +86,7 @@ class InProcessClients:
                 store=self._store(job, client),
                 predictions=self._predictions,
             )
-            if self._config.update_dp:
+            if self._config.has_noise:
                 _add_noise(self._clients[key], self._config, client)
             if self._folder is not None:
                 # Vectors become what a stage trains on at once: memory has those of one client.
@@ -173,7 +173,7 @@ class WorkerClients:
             predictions=self._predictions,
         )
         made.count_sizes = partial(count_sizes, part, config)
-        if config.update_dp:
+        if config.has_noise:
             _add_noise(made, config, client)
         # At its peak. Between messages 2,708 clients of a node each keep 29 kB of 44, 50 of 54
         # nodes .8 MB of 2.1.
@@ -189,6 +189,8 @@ def _add_noise(made: GraphClient, config: RunConfig, client: int) -> None:
         return client_secret(secret_in(Path(run) / KEY_FILE) if run else drawn, client)
 
     add_noise(made, config, secret)
+    if (noise := made.crossing.row_noise) is not None:
+        noise.follow_from(secret)
 
 
 def _device_log(config: RunConfig) -> DeviceLog | None:

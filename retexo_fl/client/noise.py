@@ -181,7 +181,7 @@ def releases_of(config: RunConfig) -> NoisedReleases | None:
 def add_noise(
     made: GraphClient, config: RunConfig, secret: Callable[[], bytes], log: ReleaseLog | None = None
 ) -> None:
-    """Have a client add noise, where its run wants that.
+    """Have a client add noise to its updates, where its run wants that.
 
     Args:
         made: The client.

@@ -79,6 +79,7 @@ def check_together(values: Mapping[str, Any]) -> None:
     check_goal(values)
     _check_row_bits(values)
     _check_second_rows(values)
+    _check_row_dp(values)
     for check in (check_propagation, check_local_steps, check_basis, check_ridge, check_links):
         check(values)
     if values["sampler"] in {"neighbour", "gns"}:
@@ -165,6 +166,22 @@ def _check_second_rows(values: Mapping[str, Any]) -> None:
             f"second-rows: none does not go with basis-rows {values['basis-rows']}, by which the "
             "first rows would follow from links; expected full, or basis-rows own"
         )
+
+
+def _check_row_dp(values: Mapping[str, Any]) -> None:
+    """Refuse first rows of noised classes where others tell more, or there are no classes."""
+    if not values["row-dp"]:
+        return
+    for key, expected, why in (
+        ("second-rows", "none", "whose later rows follow from features without noise"),
+        ("basis", "supervised", "by whose coordinates nodes are put into classes"),
+        ("task", "classes", "whose labels are no classes"),
+    ):
+        if values[key] != expected:
+            raise ConfigurationError(
+                f"row-dp: {values['row-dp']:g} does not go with {key} {values[key]}, {why}; "
+                f"expected {key} {expected}, or row-dp 0"
+            )
 
 
 def _check_masked(values: Mapping[str, Any]) -> None:

@@ -604,6 +604,14 @@ class RunConfig:
         *("full", "none"),
         lean=ANY,
     )
+    row_dp: float = number(
+        0.0,
+        "Experimental: epsilon of differential privacy for each node's features, of which peers "
+        "get a noised class in place of its first row; 0 sends rows.",
+        "from 0 to 100",
+        lambda v: 0 <= v <= 100,
+        lean=ANY,
+    )
     row_bits: int = choice(
         32,
         "Bits of a value in vectors, rounded at random; 32 leaves them as they are.",
@@ -793,6 +801,11 @@ class RunConfig:
         # A client makes rows of single nodes, not of sums.
         is_left = is_left and self.second_rows == "full"
         return is_left and is_known and self.goal.sums_suffice
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether clients need a secret from which noise follows."""
+        return self.update_dp > 0 or self.row_dp > 0
 
     @property
     def sends_later_rows(self) -> bool:

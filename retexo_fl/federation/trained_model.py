@@ -39,6 +39,7 @@ from retexo_fl.relations import Relations, relations_of
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.columns import ColumnMap
 from retexo_fl.training.recipe import objective_of
+from retexo_fl.training.row_classes import RowClasses, parted_basis
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights, named_weights
 
 
@@ -78,6 +79,7 @@ class TrainedModel:
             "basis_of_sums",
             "chooses_basis",
             "sends_layer_inputs",
+            "tells_classes",
             "passes_sums",
             "validates_penalty",
             "wants_floor",
@@ -308,7 +310,10 @@ def _read_basis(run: Path, config: RunConfig, shape: ModelShape) -> np.ndarray:
         raise RunDirectoryError(f"{source}: is {facts}; expected {expected}")
     form = BasisForm(features=shape.features, dtype=config.dtype, bits=config.basis_bits)
     try:
-        width = form.decode(basis).directions.shape[1]
+        told, plain = parted_basis(basis, shape)
+        if shape.tells_classes:
+            RowClasses.of_told(told, shape)
+        width = form.decode(plain).directions.shape[1]
     except RemoteProtocolError as error:
         raise RunDirectoryError(f"{source}: {error}") from error
     if width != shape.inputs:

@@ -27,7 +27,8 @@ from retexo_fl.training.columns import (
     map_values,
     product_values,
 )
-from retexo_fl.training.ridge import MASKED_GRAM_BITS
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
+from retexo_fl.training.row_classes import told_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.volume import Forecast, masked_update_bytes, solved_values
 
@@ -41,6 +42,8 @@ _STEP_VALUES: Final = 256
 _LENGTH_BYTES: Final = 4
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
+#: Of a value of classes that are told in place of rows, beside such a basis.
+_TOLD_BYTES: Final = 4
 #: Before sums of products with a block: the trace of what lies along it.
 _TRACE_BYTES: Final = 8
 
@@ -242,6 +245,16 @@ class _Messages:
         if left := shape.basis_blocks - (both or 1):
             more = self._sums(classes, down=self._basis_record(classes), has_block=True)
             yield replace(more, count=left)
+        if shape.tells_classes:
+            size = gram_values(shape.inputs, classes)
+            yield Asked(
+                stage=0,
+                purpose="choice",
+                clients=self._summing,
+                down=(self._basis_record(shape.inputs),),
+                up=(self._summed(size, 32, masked_bits=MASKED_GRAM_BITS),),
+                training=frozenset(self._summing),
+            )
 
     def _comparison(self) -> Asked:
         """Return the question of which rows the basis is to be."""
@@ -386,7 +399,12 @@ class _Messages:
 
     def _made_by_features(self) -> Record:
         """Return what the rows of the first stage are made by: a whole basis, or nothing."""
-        return self._basis_record(self._shape.inputs) if self._shape.basis_blocks else Record()
+        if not self._shape.basis_blocks:
+            return Record()
+        whole, told = self._basis_record(self._shape.inputs), told_values(self._shape)
+        if whole.array_bytes is None:
+            return replace(whole, coded_bytes=whole.coded_bytes + _TOLD_BYTES * told)
+        return replace(whole, array_bytes=whole.array_bytes + self._item * told)
 
     def _basis_record(self, columns: int, kinds: int = 1) -> Record:
         """Return means, and so many directions, of bases of some kinds."""

@@ -104,6 +104,19 @@ def fit(sums: np.ndarray, *, width: int, classes: int) -> RidgeFit:
     return solved.fit(min(_PENALTIES, key=solved.cross_validation))
 
 
+def class_means(sums: np.ndarray, *, width: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what classes are of: from (:func:`gram_values`,) summed sums.
+
+    Returns:
+        (C,) shares of the nodes, and (C, D) mean rows: of a class without nodes that of all.
+    """
+    gram, products = _unpacked(sums.astype(np.float64), width, classes)
+    counts, total = products[width], gram[width, width]
+    of_all = gram[:width, width] / total
+    means = products[:width].T / np.maximum(counts, 1.0)[:, None]
+    return counts / total, np.where(counts[:, None] > 0, means, of_all)
+
+
 def validated_fit(
     sums: np.ndarray, *, width: int, classes: int
 ) -> tuple[RidgeFit | None, float | None]:

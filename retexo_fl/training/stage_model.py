@@ -80,6 +80,8 @@ class ModelShape:
             makes, and compute the rest.
         crosses_once: Rows cross before the first stage alone, as they are: of what they become a
             peer computes what it can (``second-rows = none``).
+        tells_classes: Of a node a noised class of its own features crosses in place of its row, and
+            nothing else (``row-dp``).
         passes_sums: Layers before the last have no weights, and pass on what they read.
         validates_penalty: The last layer is solved for with the penalty that validation nodes
             choose.
@@ -112,6 +114,7 @@ class ModelShape:
     chooses_basis: bool = False
     sends_layer_inputs: bool = False
     crosses_once: bool = False
+    tells_classes: bool = False
     passes_sums: bool = False
     validates_penalty: bool = False
     wants_floor: bool = False
@@ -189,6 +192,7 @@ class ModelShape:
                 and (not solves or config.wants_floor)
             ),
             crosses_once=config.second_rows == "none",
+            tells_classes=config.row_dp > 0,
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
             wants_floor=config.wants_floor and is_solvable(config.model),

@@ -35,6 +35,7 @@ from retexo_fl.training.columns import (
 )
 from retexo_fl.training.floor import read_columns
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values, judged_values
+from retexo_fl.training.row_classes import told_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates.masked import NOISED_BITS
 
@@ -185,7 +186,7 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
 
     Returns:
         Sums from each client with train nodes; what each of them gets for those; the whole basis,
-        which all clients get with the first exchange.
+        which all clients get with the first exchange, and what classes are told of.
     """
     features, classes, blocks = shape.features, shape.classes, shape.basis_blocks
     if not blocks:
@@ -194,7 +195,15 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
     both = probe_blocks(shape)
     up = features * (1 + bool(both) + classes * (blocks + both))
     down = features * (blocks + both + classes * (blocks - 1 + max(0, both - 1)))
-    return up, down, features * (1 + shape.inputs)
+    if shape.tells_classes:
+        up += _products(shape)
+        down += features * (1 + shape.inputs)
+    return up, down, told_values(shape) + features * (1 + shape.inputs)
+
+
+def _products(shape: ModelShape) -> int:
+    """Return how many values a client tells for classes that stand for rows; 0 without these."""
+    return gram_values(shape.inputs, shape.classes) if shape.tells_classes else 0
 
 
 def column_values(shape: ModelShape) -> tuple[int, int, int]:
@@ -495,9 +504,9 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         ring, values = Ring(masked_sum_bits(size.basis_bits)), features * shape.classes
         yield from asked(training, nodes, count=both, numbers_bytes=ring.size(kinds * values))
         yield from asked(training, nodes, count=blocks - both, numbers_bytes=ring.size(values))
-    if shape.chooses_basis:
-        products = Ring(MASKED_GRAM_BITS).size(choice_values(shape))
-        yield from asked(in_rounds, nodes, numbers_bytes=products)
+    for clients, values in ((in_rounds, comparison_values(shape)[0]), (training, _products(shape))):
+        numbers_bytes = Ring(MASKED_GRAM_BITS).size(values)
+        yield from asked(clients, nodes, count=int(values > 0), numbers_bytes=numbers_bytes)
     # Nodes and right ones; loss.
     judged = Beside(counts=2, wide=1) + size.metric
     if shape.passes_sums:

@@ -149,6 +149,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "basis-blocks": Tried(2, LEAN),
         "basis-bits": Tried(32, LEAN),
         "second-rows": Tried("none", LEAN),
+        "row-dp": Tried(4.0, LEAN, {"second-rows": "none"}),
         "row-bits": Tried(4, LEAN),
         "update-bits": Tried(4, LEAN),
         "weight-bits": Tried(8, LEAN),

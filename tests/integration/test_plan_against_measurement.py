@@ -107,6 +107,7 @@ def test_standard_moves_fewer_vectors_along_a_cover_as_predicted(tmp_path: Path)
         {"clients": 3},
         {"clients": 30, "basis_blocks": 3, "model": "gcn"},
         *({"clients": 4, "basis_rows": "choose", "basis_blocks": blocks} for blocks in (2, 3, 5)),
+        {"clients": 4, "second_rows": "none", "row_dp": 2.0},
     ],
 )
 def test_a_basis_takes_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -129,6 +130,7 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 3, "dtype": "float64", "metric": "macro-f1", "class_weights": "balanced"},
         {"clients": 4, "basis": "supervised", "basis_blocks": 2, **QUORUM},
         {"clients": 4, "basis": "supervised", "basis_rows": "sums", "model": "gcn"},
+        {"clients": 4, "basis": "supervised", "second_rows": "none", "row_dp": 2.0},
         *(
             {"clients": 4, "basis": "supervised", "basis_rows": "choose", "basis_blocks": blocks}
             for blocks in (2, 3, 5)

@@ -227,6 +227,9 @@ class BasisAnswer:
 class ChoiceRequest(Request["ChoiceAnswer"]):
     """Add up what tells which of two bases explains labels better (:mod:`.training.basis_choice`).
 
+    Of a model whose peers are told classes in place of first rows, what makes these
+    (:mod:`.training.row_classes`): of one basis :func:`.gram_sums`.
+
     Attributes:
         ticket: ``round`` is the number of blocks.
         weights: The bases of own rows and of sums (:func:`.joined`).

@@ -38,7 +38,7 @@ from retexo_fl.training.basis_choice import (
 )
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.recipe import objective_of
-from retexo_fl.training.ridge import judged_sums
+from retexo_fl.training.ridge import gram_sums, gram_values, judged_sums
 
 
 class BasisClient(GraphClient):
@@ -83,6 +83,8 @@ class BasisClient(GraphClient):
     def choice(self, request: ChoiceRequest) -> ChoiceAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit_to_sum(request.ticket)
+        if self.shape.tells_classes:
+            return self._products(request)
         if not self.shape.chooses_basis:
             raise LocalProtocolError(
                 "asked to compare bases; expected basis-rows choose, and fewer directions than "
@@ -97,6 +99,24 @@ class BasisClient(GraphClient):
         self._enter(request, request.weights)
         found = self._sealing.computed(lambda: self._choice_sums(crossed, bases, facts))
         size = choice_values(self.shape)
+        return self._sealing.answered(request, found, request.weights, size)
+
+    def _products(self, request: ChoiceRequest) -> ChoiceAnswer:
+        """Add up products of train nodes' own coordinates, by which nodes are put into classes."""
+        shape = self.shape
+        (basis,) = self._decoded(request.weights, 1)
+        if basis.directions.shape[1] != shape.inputs:
+            raise LocalProtocolError(f"a basis has other directions than expected: {shape.inputs}")
+        self._enter(request, request.weights)
+
+        def added() -> ChoiceAnswer:
+            train = self.part.nodes.train
+            rows = basis.coordinates(self.crossing.features()[train])
+            sums = gram_sums(rows, self._labels(train, ()), shape.classes)
+            return ChoiceAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
+
+        size = gram_values(shape.inputs, shape.classes)
+        found = self._sealing.computed(added)
         return self._sealing.answered(request, found, request.weights, size)
 
     def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:

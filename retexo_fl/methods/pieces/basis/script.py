@@ -19,7 +19,8 @@ from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.training.basis import Basis, BasisBuilder, BasisForm, joined, masked_sum_bits, parted
 from retexo_fl.training.basis_choice import KINDS, choice_errors, choice_values, probe_blocks
 from retexo_fl.training.recipe import objective_of
-from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, gram_values
+from retexo_fl.training.row_classes import RowClasses, told_with_basis
 from retexo_fl.training.stage_model import ModelShape
 
 
@@ -90,7 +91,11 @@ def ask_for_basis(
             choice = yield from asking.choice(number, bases, shape)
             builders = {choice.rows: builders[choice.rows]}
     (builder,) = builders.values()
-    return builder.basis(examples), choice
+    basis = builder.basis(examples)
+    if shape.tells_classes:
+        classes = yield from asking.classes(basis, shape, config.row_dp)
+        basis = told_with_basis(classes.told(), basis)
+    return basis, choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,13 +225,32 @@ class _Asking:
             bases: Of each of :data:`.KINDS`, as they travel.
             shape: Of the model.
         """
-        size = choice_values(shape)
+        among = self._having("train", "validation")
+        sums = yield from self._products(number, bases, among, choice_values(shape))
+        return ChosenRows.of(*choice_errors(sums, shape))
+
+    def classes(self, basis: np.ndarray, shape: ModelShape, epsilon: float) -> Round[RowClasses]:
+        """Return what is told of nodes in place of their first rows.
+
+        Args:
+            basis: As it travels.
+            shape: Of the model.
+            epsilon: Of ``row-dp``.
+        """
+        size = gram_values(shape.inputs, shape.classes)
+        among = self._having("train")
+        sums = yield from self._products(shape.basis_blocks, [basis], among, size)
+        return RowClasses.of_sums(sums, shape, epsilon)
+
+    def _products(
+        self, number: int, bases: Sequence[np.ndarray], among: Sequence[int], size: int
+    ) -> Round[np.ndarray]:
+        """Return (size,) sums of products of what clients read by bases of so many blocks."""
         request = ChoiceRequest(
             ticket=replace(self.ticket, round=number),
             weights=joined(bases),
             label_facts=self.label_facts,
         )
-        among = self._having("train", "validation")
         if isinstance(self.clients, MaskedClients):
             most, terms = self.clients.most_judged, len(among)
             step = SharedStep.of_sum(MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
@@ -241,4 +265,4 @@ class _Asking:
         for who, answer in answers:
             check_array(who, answer.sums, size)
             total += answer.sums
-        return ChosenRows.of(*choice_errors(total, shape))
+        return total

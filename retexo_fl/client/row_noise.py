@@ -1,0 +1,137 @@
+"""What a client tells of its nodes in place of their first rows: a class of each, noised.
+
+The noise follows from a secret of the client's own and from all that is told: the same question of
+the same nodes has the same answer, in whatever attempt, job and prediction. Other nodes, other
+features or another server's classes have noise that nobody can take from the first's. Each is a
+release, which is noted before it leaves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from retexo_fl.client.noise import SECRET_BYTES
+from retexo_fl.errors import LocalProtocolError
+from retexo_fl.masking.keys import bound, derived
+from retexo_fl.masking.streams import key_stream
+from retexo_fl.training.row_classes import RowClasses, noised
+
+_STREAM: Final = b"retexo row noise 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRelease:
+    """Noised classes of all nodes of a part that border peers.
+
+    Attributes:
+        job: Of the rows.
+        epsilon: Of each node's features.
+        identity: 16 hex digits: others tell other classes.
+    """
+
+    job: str
+    epsilon: float
+    identity: str
+
+
+class RowReleaseLog(Protocol):
+    """Notes releases before they leave."""
+
+    def enter(self, release: RowRelease) -> None:
+        """Note a release; the same one again changes nothing.
+
+        Raises:
+            LocalProtocolError: It is one too many.
+            CheckpointError: It could not be noted.
+        """
+        ...
+
+
+class MemoryRowReleases:
+    """A :class:`RowReleaseLog` of one client of one job, while its process lives."""
+
+    def __init__(self) -> None:
+        self._known = ""
+
+    def enter(self, release: RowRelease) -> None:
+        """See :class:`RowReleaseLog`."""
+        check_single(self._known, release)
+        self._known = release.identity
+
+
+def check_single(known: str, release: RowRelease) -> None:
+    """Refuse that a job asks for classes of rows by another model: its epsilon is of one release.
+
+    Raises:
+        LocalProtocolError: ``known`` is another release's identity.
+    """
+    if known not in {"", release.identity}:
+        raise LocalProtocolError(
+            f"row-dp: classes of rows left in job {release.job}; expected no others, since epsilon "
+            "is for one release"
+        )
+
+
+class RowNoise:
+    """Noises the first rows of one client of one job.
+
+    Args:
+        epsilon: Of the run's ``row-dp``.
+        job: Name of the job.
+    """
+
+    def __init__(self, epsilon: float, job: str) -> None:
+        self._epsilon, self._job = epsilon, job
+        drawn = os.urandom(SECRET_BYTES)
+        self._secret: Callable[[], bytes] = lambda: drawn
+        self._log: RowReleaseLog = MemoryRowReleases()
+
+    def follow_from(self, secret: Callable[[], bytes], log: RowReleaseLog | None = None) -> None:
+        """Draw from a secret that outlives the process, and note releases where it says.
+
+        Args:
+            secret: Returns 32 bytes of this client alone.
+            log: Of its releases; None to keep them in memory.
+        """
+        self._secret = secret
+        self._log = self._log if log is None else log
+
+    def rows(
+        self, classes: RowClasses, coordinates: np.ndarray, *, sent: np.ndarray, hashes: np.ndarray
+    ) -> np.ndarray:
+        """Return (n, d) rows that cross in place of coordinates: of nodes not sent, zeros.
+
+        Args:
+            classes: What the server made.
+            coordinates: (n, d) of all inner nodes.
+            sent: (s,) nodes that any peer is sent, ascending.
+            hashes: (n,) uint64 of their names.
+
+        Raises:
+            LocalProtocolError: As :meth:`RowReleaseLog.enter`; likewise ``CheckpointError``.
+        """
+        found, count = classes.of(coordinates[sent]), len(classes.bias)
+        nodes = hashlib.sha256(hashes[sent].astype("<u8").tobytes())
+        nodes.update(found.astype("<i4").tobytes())
+        model = hashlib.sha256(classes.told().astype("<f8").tobytes()).digest()
+        what = bound(_STREAM, struct.pack("<d", self._epsilon), model, nodes.digest())
+        secret = self._secret()
+        self._log.enter(
+            RowRelease(
+                job=self._job,
+                epsilon=self._epsilon,
+                identity=derived(secret, b"row release", what).hex()[:16],
+            )
+        )
+        stream = key_stream(_STREAM, derived(secret, b"row noise", what))
+        words = np.frombuffer(stream.update(bytes(8 * len(sent))), "<u8")
+        told = np.zeros_like(coordinates)
+        told[sent] = classes.rows[noised(found, self._epsilon, words, count=count)]
+        return told
