@@ -12,6 +12,7 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_masked import masked_facts, single_contributors
 from retexo_fl.api.plan_network import network_facts
 from retexo_fl.api.plan_profiles import exchanged_at_most, profile_facts, training_size
+from retexo_fl.api.plan_row_noise import row_noise_facts
 from retexo_fl.client.noise import releases_of
 from retexo_fl.client.run_memory import (
     GraphSize,
@@ -109,6 +110,7 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
             {"masked": masked_facts(config, shape, parts, tolerated=tolerated)} if is_masked else {}
         ),
         **({} if (noise := releases_of(config)) is None else {"noise": noise.facts}),
+        **({"row_noise": row_noise_facts(config, shape, parts)} if config.row_dp else {}),
         "plans": {kind: _plan_facts(config, planned, kind) for kind in kinds},
         **({} if config.links == "ideal" else {"network": network_facts(config, planned)}),
     }

@@ -119,7 +119,9 @@ def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
     from retexo_fl.cli.plan_tables import PROFILE_NOTE, profile_table, rows_sentence
 
     rows = rows_sentence(facts["second_rows"]) if len(facts["clients"]) > 1 else ""
-    return [profile_table(facts["profiles"]), PROFILE_NOTE, *filter(None, [rows])]
+    noise = facts["row_noise"]["text"] if "row_noise" in facts else ""
+    told = ["\n".join(textwrap.wrap(noise, _WIDTH))] if noise else []
+    return [profile_table(facts["profiles"]), PROFILE_NOTE, *filter(None, [rows]), *told]
 
 
 def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:

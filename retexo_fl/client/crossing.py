@@ -294,20 +294,7 @@ class Crossing:
                 "are not computed yet"
             )
         if not ticket.stage:
-            told, plain = parted_basis(weights, self._shape)
-            if self._shape.tells_classes:
-                RowClasses.of_told(told, self._shape)
-                self._store.put_note(_CLASSES, told.astype("<f8").tobytes())
-            basis = self.basis_form.decode(plain)
-            if basis.directions.shape[1] != self._shape.inputs:
-                raise LocalProtocolError(
-                    f"a basis has {basis.directions.shape[1]} directions; expected "
-                    f"{self._shape.inputs}"
-                )
-            if self._shape.basis_of_sums:
-                self._store.put_weights(0, ticket.weights_digest, self._plain_basis.encode(basis))
-                return self.features()
-            return self._put(ticket, basis.coordinates(self.features()))
+            return self._first_rows(ticket, weights)
         stage, before = ticket.stage - 1, request.previous_digest
         if self._shape.passes_sums:
             made = layer_inputs if self._shape.crosses_as_inputs(ticket.stage) else read_rows
@@ -328,6 +315,22 @@ class Crossing:
         if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
             self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
         return self._put(ticket, rows)
+
+    def _first_rows(self, ticket: Ticket, weights: np.ndarray) -> Vectors:
+        """Make own rows before the first stage by a basis, as it came; keep what it came with."""
+        told, plain = parted_basis(weights, self._shape)
+        if self._shape.tells_classes:
+            RowClasses.of_told(told, self._shape)
+            self._store.put_note(_CLASSES, told.astype("<f8").tobytes())
+        basis = self.basis_form.decode(plain)
+        if basis.directions.shape[1] != self._shape.inputs:
+            raise LocalProtocolError(
+                f"a basis has {basis.directions.shape[1]} directions; expected {self._shape.inputs}"
+            )
+        if self._shape.basis_of_sums:
+            self._store.put_weights(0, ticket.weights_digest, self._plain_basis.encode(basis))
+            return self.features()
+        return self._put(ticket, basis.coordinates(self.features()))
 
     def _received_rows(self, stage: int, before: bytes, weights: np.ndarray) -> Vectors:
         """Make rows of peers' nodes, as own ones are made, of what is known of them here."""

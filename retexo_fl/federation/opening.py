@@ -38,6 +38,7 @@ from retexo_fl.methods.pieces.floor.misfit import no_floor
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.fitting import is_left
 from retexo_fl.training.leak_warnings import leak_warnings
+from retexo_fl.training.row_classes import promise
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.updates import UpdateCodec, most_held
@@ -249,6 +250,8 @@ def open_training(
         warnings = (*warnings, "nodes have no features: their degrees stand for them")
     if (noise := releases_of(config)) is not None:
         warnings = (*warnings, noise.sentence)
+    if joined.schedule.shape.tells_classes:
+        warnings = (*warnings, promise(config.row_dp, clients.classes))
     if forecast_of(config).trains:
         profile = job.profile
         warnings += leak_warnings(

@@ -57,11 +57,12 @@ class RowClasses:
         width, classes = shape.inputs, shape.classes
         found = fit(sums, width=width, classes=classes)
         shares, means = class_means(sums, width=width, classes=classes)
-        other = 1.0 / (math.exp(epsilon) + classes - 1)
-        likely = shares[:, None] * np.where(np.eye(classes), 1.0 - (classes - 1) * other, other)
-        return cls(
-            weight=found.weight, bias=found.bias, rows=(likely / likely.sum(axis=0)).T @ means
-        )
+        own = chance_of_own(epsilon, classes)
+        likely = np.full((classes, classes), own * math.exp(-epsilon))
+        np.fill_diagonal(likely, own)
+        likely *= shares[:, None]
+        rows = (likely / likely.sum(axis=0)).T @ means
+        return cls(weight=found.weight, bias=found.bias, rows=rows)
 
     def told(self) -> np.ndarray:
         """Return them flat: (:func:`told_values`,)."""
@@ -108,6 +109,20 @@ def noised(classes: np.ndarray, epsilon: float, words: np.ndarray, *, count: int
     other = (words // np.uint64(share)).astype(np.float64)
     other = np.minimum(other, count - 1).astype(np.int64)
     return np.where(other < count - 1, other + (other >= classes), classes)
+
+
+def chance_of_own(epsilon: float, count: int) -> float:
+    """Return P(c = k): how likely a node's own class is told."""
+    return 1.0 / (1.0 + (count - 1) * math.exp(-epsilon))
+
+
+def promise(epsilon: float, count: int) -> str:
+    """Return what is promised, of whom, in words."""
+    return (
+        f"each node's features have an epsilon of {epsilon:g} against peers, who are told one of "
+        f"{count} classes, its own with a chance of {chance_of_own(epsilon, count):.0%}; sums that "
+        "the server gets have none (row-dp, experimental)"
+    )
 
 
 def share_of_other(epsilon: float, count: int) -> int:

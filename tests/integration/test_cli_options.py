@@ -286,6 +286,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         "optimizer",
         "solver",
         "second-rows",
+        "row-dp",
         "row-bits",
         "basis-rows",
         "local-correction",

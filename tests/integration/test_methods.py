@@ -41,6 +41,12 @@ class TestLeanSecondRows(MethodContract):
     bytes_are_planned = False
 
 
+class TestRowNoise(MethodContract):
+    #: Noise that never changes a class: what is drawn differs from run to run.
+    keys: ClassVar = {"second_rows": "none", "basis": "supervised", "row_dp": 100.0}
+    cut_matters = "rows of peers' nodes are those of their classes"
+
+
 class TestColumns(MethodContract):
     keys: ClassVar = {
         **{"features": "none", "structure_columns": 8, "structure_steps": 4, "structure_bits": 32},

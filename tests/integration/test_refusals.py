@@ -177,6 +177,15 @@ AT_HELLO = [
         Limits(most_rows="none"),
     ),
     allowed(
+        r"row-dp: 0; expected first rows of noised classes .* at most 2 \(max-row-epsilon in this",
+        Limits(max_row_epsilon=2.0),
+    ),
+    allowed(
+        "row-dp: 4; expected first rows of noised classes .* or algorithm drop$",
+        Limits(max_row_epsilon=2.0),
+        **{"row_dp": 4.0, "second_rows": "none", "basis": "supervised"},
+    ),
+    allowed(
         r"clients: 4; expected 5 at least \(least-clients in this client's agent.toml\)$",
         Limits(least_clients=5),
         clients=4,

@@ -26,6 +26,7 @@ from retexo_fl.training.stage_model import ModelShape
 ANY_ALGORITHM = tuple(ALGORITHMS)
 DROP: dict[str, Any] = {"algorithm": "drop", "sampler": "full"}
 UPDATES = Limits(allow_algorithms=ANY_ALGORITHM)
+ROWS: dict[str, Any] = {"second-rows": "none", "basis": "supervised", "row-dp": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,8 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
         ),
         ({"clients": 4}, Limits(least_clients=5)),
         ({"second-rows": "none"}, Limits(most_rows="none")),
-        (DROP, replace(UPDATES, most_rows="none")),
+        (DROP, replace(UPDATES, most_rows="none", max_row_epsilon=1.0)),
+        (ROWS, Limits(most_rows="none", max_row_epsilon=2.0)),
         ({}, Limits(least_train_nodes=180)),
         ({"devices": "cpu"}, Limits(allow_devices="cuda:0")),
         ({"threads": 2}, Limits()),

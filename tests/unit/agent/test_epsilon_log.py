@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog
+from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog, RowEpsilonLog
 from retexo_fl.client.noise import Release
+from retexo_fl.client.row_noise import RowRelease
 from retexo_fl.errors import CheckpointError, ConfigurationError, LocalProtocolError
 from retexo_fl.gaussian_privacy import NoisedReleases, epsilon_of, mu_of
 
@@ -131,3 +132,56 @@ def test_a_damaged_log_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "epsilon.jsonl").write_text(f"{line}\n")
     with pytest.raises(CheckpointError, match="epsilon.jsonl: is damaged; expected"):
         opened(tmp_path)
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+#: Killed when its rows may leave.
+KILLED_ROWS = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.agent.test_epsilon_log import opened_rows, told
+
+opened_rows(Path(sys.argv[1])).enter(told("a"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def opened_rows(state: Path, *, most: float = 5.0, part: str = PART) -> RowEpsilonLog:
+    return RowEpsilonLog(state, part, most, client=3)
+
+
+def told(name: str, job: str = JOB, epsilon: float = 2.0) -> RowRelease:
+    return RowRelease(job=job, epsilon=epsilon, identity=name * 16)
+
+
+def test_rows_of_all_jobs_and_starts_add_up_and_are_refused_by_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_ROWS, str(tmp_path)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+    opened_rows(tmp_path).enter(told("b", OTHER_JOB))
+    log = opened_rows(tmp_path)
+    assert log.epsilon == 4.0
+    # The same again costs nothing, in whatever job.
+    log.enter(told("a", OTHER_JOB))
+    assert (log.epsilon, opened_rows(tmp_path, part=OTHER_PART).epsilon) == (4.0, 0.0)
+    expected = (
+        r"client 3: row-dp: 2, after an epsilon of 4 that its part has given away by rows in all "
+        r"jobs; expected at most 5 together \(max-row-epsilon in its agent.toml\)"
+    )
+    with pytest.raises(LocalProtocolError, match=expected):
+        log.enter(told("c", "job-third"))
+    log.enter(told("c", "job-third", epsilon=1.0))
+    opened_rows(tmp_path, most=0.0).enter(told("d", "job-fourth"))
+
+
+def test_a_job_is_told_one_set_of_classes_in_all_starts(tmp_path: Path) -> None:
+    opened_rows(tmp_path, most=0.0).enter(told("a"))
+    with pytest.raises(LocalProtocolError, match="row-dp: classes of rows left in job job-0123"):
+        opened_rows(tmp_path, most=0.0).enter(told("b"))
+
+
+def test_a_damaged_log_of_rows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "row-epsilon.jsonl").write_text("[]\n")
+    with pytest.raises(CheckpointError, match="row-epsilon.jsonl: is damaged; expected the noised"):
+        opened_rows(tmp_path)

@@ -63,6 +63,7 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
         ({"broadcast": '"all"'}, "broadcast: got 'all'; expected gso or tc"),
         ({"most-rows": '"class"'}, "most-rows: got 'class'; expected none or full"),
         ({"max-epsilon": "-1"}, "max-epsilon: got -1.0; expected 0 to 100"),
+        ({"max-row-epsilon": "101"}, "max-row-epsilon: got 101.0; expected 0 to 100"),
         ({"least-clients": "2"}, "least-clients: got 2; expected 3 at least"),
         ({"most-rounds": str(2**31)}, "most-rounds: got 2147483648; expected 1 to 2147483647"),
         ({"most-memory-mib": "inf"}, "most-memory-mib: got inf; expected a number from 0"),
