@@ -85,13 +85,21 @@ def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
     assert crossed[0] == crossed[1]
 
 
+@pytest.mark.parametrize(
+    ("more", "settings"),
+    [
+        ({}, {"most-rows": "none"}),
+        # Noise that never changes a class: what is drawn differs from run to run.
+        ({"row_dp": 100.0}, {"most-rows": "none", "max-row-epsilon": 100.0}),
+    ],
+)
 def test_owners_who_insist_on_rows_that_tell_no_links_train_the_bits_of_a_run_here(
-    tmp_path: Path,
+    tmp_path: Path, more: dict[str, Any], settings: dict[str, object]
 ) -> None:
     keys: dict[str, Any] = {"clients": 3, "model": "gcn", "secure_aggregation": "masked"}
-    keys |= {"second_rows": "none"}
+    keys |= {"second_rows": "none", **more}
     far, near = (
-        deployed(tmp_path, DENSE, {"most-rows": "none"}, **keys),
+        deployed(tmp_path, DENSE, settings, **keys),
         here(tmp_path, DENSE, **keys),
     )
     assert of_training(far) == of_training(near)
@@ -102,6 +110,8 @@ def test_owners_who_insist_on_rows_that_tell_no_links_train_the_bits_of_a_run_he
     crossed = [run.result.volumes["payload"]["boundary"] for run in (far, near)]
     assert crossed[0] == crossed[1]
     assert crossed[0]
+    told = [path.read_text() for path in tmp_path.glob("machines/**/row-epsilon.jsonl")]
+    assert [text.count('"epsilon"') for text in told] == [1] * (3 if more else 0)
 
 
 def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:

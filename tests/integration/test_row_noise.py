@@ -79,9 +79,13 @@ def test_rows_are_those_of_classes_and_a_second_model_gets_none() -> None:
     own = (told[some] == classes.rows[classes.of(rows[some])]).all(axis=1).mean()
     assert own == pytest.approx(np.e / (np.e + 2), abs=0.04)
     np.testing.assert_array_equal(noise.rows(classes, rows, sent=some, hashes=hashes), told)
+    # Where one node is another, all noise is: no answer but by classes can be compared.
+    rows[1] *= -1
+    another = RowNoise(1.0, "later").rows(classes, rows, sent=some, hashes=hashes)
+    assert (another[some][1:] != told[some][1:]).any(axis=1).mean() > 0.3
     other = RowNoise(1.0, "job")
     other.follow_from(lambda: b"2" * 32)
-    assert (other.rows(classes, rows, sent=some, hashes=hashes) != told).any()
+    assert (other.rows(classes, rows, sent=some, hashes=hashes) != another).any()
     with pytest.raises(LocalProtocolError, match=r"^row-dp: classes of rows left in job job; expe"):
         noise.rows(replace(classes, bias=np.ones(3)), rows, sent=some, hashes=hashes)
 
