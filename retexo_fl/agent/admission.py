@@ -131,9 +131,7 @@ def _check_rows(config: RunConfig, limits: Limits) -> None:
 
 
 def _check_row_noise(config: RunConfig, limits: Limits) -> None:
-    if not limits.max_row_epsilon or config.traits.drops_edges:
-        return
-    if config.row_dp and is_within(config.row_dp, limits.max_row_epsilon):
+    if not limits.max_row_epsilon or is_within(config.row_epsilon, limits.max_row_epsilon):
         return
     raise ConfigurationError(
         f"row-dp: {config.row_dp:g}; expected first rows of noised classes with an epsilon of at "

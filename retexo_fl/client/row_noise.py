@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from retexo_fl.client.noise import SECRET_BYTES
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.masking.keys import bound, derived
 from retexo_fl.masking.streams import key_stream
 from retexo_fl.training.row_classes import RowClasses, noised
 
 _STREAM: Final = b"retexo row noise 1"
+_SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class RowNoise:
 
     def __init__(self, epsilon: float, job: str) -> None:
         self._epsilon, self._job = epsilon, job
-        drawn = os.urandom(SECRET_BYTES)
+        drawn = os.urandom(_SECRET_BYTES)
         self._secret: Callable[[], bytes] = lambda: drawn
         self._log: RowReleaseLog = MemoryRowReleases()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -806,6 +807,13 @@ class RunConfig:
     def has_noise(self) -> bool:
         """Whether clients need a secret from which noise follows."""
         return self.update_dp > 0 or self.row_dp > 0
+
+    @property
+    def row_epsilon(self) -> float:
+        """Epsilon of what peers get of a node's features: 0 of nothing, without noise infinite."""
+        if self.traits.drops_edges:
+            return 0.0
+        return self.row_dp or math.inf
 
     @property
     def sends_later_rows(self) -> bool:

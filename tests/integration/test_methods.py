@@ -43,7 +43,9 @@ class TestLeanSecondRows(MethodContract):
 
 class TestRowNoise(MethodContract):
     #: Noise that never changes a class: what is drawn differs from run to run.
-    keys: ClassVar = {"second_rows": "none", "basis": "supervised", "row_dp": 100.0}
+    keys: ClassVar = {
+        **{"second_rows": "none", "basis": "supervised", "row_dp": 100.0, "codec": "dense"}
+    }
     cut_matters = "rows of peers' nodes are those of their classes"
     # What is rounded in sums may turn the class of a node between two.
     most_by_masks = 0.1
