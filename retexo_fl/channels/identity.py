@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -99,6 +100,7 @@ def fingerprint(certificate_pem: str) -> str:
     return f"sha256:{certificate_digest(certificate_pem).hex()}"
 
 
+@lru_cache(maxsize=1024)
 def certificate_digest(certificate_pem: str) -> bytes:
     """Return the SHA-256 of a certificate in DER, which is what identifies a peer.
 

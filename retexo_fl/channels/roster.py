@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -253,12 +254,23 @@ def _checked_key(member: Member) -> bytes:
     where = f"client {member.client}"
     if not 0 <= member.client <= _MAX_CLIENT:
         raise IdentityError(f"{where}: expected a client index from 0 to {_MAX_CLIENT}")
-    certificate = parse_certificate(member.certificate_pem, where)
-    if (named := client_of(certificate, where)) != member.client:
+    named, key = _named_key(member.certificate_pem, where)
+    if named != member.client:
         raise IdentityError(f"{where}: its certificate is that of client {named}")
     for address in member.addresses:
         try:
             check_address(address)
         except IdentityError as error:
             raise IdentityError(f"{where}: {error}") from error
-    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return key
+
+
+# An agent reads its roster with each question, and nearly always finds the same certificates.
+@lru_cache(maxsize=1024)
+def _named_key(pem: str, where: str) -> tuple[int, bytes]:
+    """Return whose certificate this is, and its public key."""
+    certificate = parse_certificate(pem, where)
+    public = certificate.public_key()
+    return client_of(certificate, where), public.public_bytes(
+        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    )

@@ -19,6 +19,7 @@ from tests.support.runs import (
     events_of,
     ledger_of,
     model_bytes,
+    page_of,
     result_of,
     stop_after,
     train,
@@ -79,7 +80,7 @@ def test_one_mini_batch_of_all_reads_the_neighbourhood_of_each_client(tmp_path: 
         "gpu_bytes": 0,
         "cpu_bytes": rows * 5 * 4,
     }
-    page = (run / "report.html").read_text()
+    page = page_of(run)
     assert page.count("copied by CPUs") == 1
     assert f"{rows:,} rows read in mini-batches, {hits:,} cached" in page
 
@@ -140,7 +141,7 @@ def test_what_no_cache_has_read_takes_no_byte(
     assert not any(answer.cached for answer in told)
     assert "cached" not in (run / "metrics.jsonl").read_text()
     assert "cached" not in (run / "result.json").read_text()
-    assert "copied" not in (run / "report.html").read_text()
+    assert "copied" not in page_of(run)
     cached = train(tmp_path / "cached", **ALL)
     # A key and five numbers of eight bytes, from each client once.
     control = [ledger_of(one).totals()["payload"]["control"] for one in (run, cached)]

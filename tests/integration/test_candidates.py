@@ -39,6 +39,7 @@ from tests.support.runs import (
     ledger_of,
     model_bytes,
     model_weights,
+    page_of,
     result_of,
     train,
 )
@@ -140,7 +141,7 @@ def test_the_last_layer_without_own_rows_is_that_layer_trained_alone(tmp_path: P
     end = stage_end(run, 1)
     assert end["tried"] == last["tried"]
     assert 0 < end["train_accuracy"] <= 1
-    assert "no own rows (else as it is" in (run / "report.html").read_text()
+    assert "no own rows (else as it is" in page_of(run)
 
 
 @pytest.mark.usefixtures("always_better")

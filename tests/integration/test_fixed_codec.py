@@ -35,6 +35,7 @@ from tests.support.runs import (
     events_of,
     largest_difference,
     model_bytes,
+    page_of,
     result_of,
     train,
     train_over,
@@ -72,7 +73,7 @@ def test_a_run_tells_how_far_values_were_rounded(tmp_path: Path) -> None:
         run = train(tmp_path / codec, codec=codec, clients=3, **_small(tmp_path, layers=2))
         exchanges = [event for event in events_of(run) if event["event"] == "exchange"]
         bounds[codec] = [event.get("error_bound", 0.0) for event in exchanges]
-        said = "rounded by" in (run / "report.html").read_text(encoding="utf-8")
+        said = "rounded by" in page_of(run)
         assert said == (codec == "fixed")
     assert bounds["lossless"] == [0.0, 0.0]
     # Half a step: of features up to 4, and of what becomes of them.

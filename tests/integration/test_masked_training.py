@@ -45,6 +45,7 @@ from tests.support.runs import (
     events_of,
     ledger_of,
     model_bytes,
+    page_of,
     result_of,
     stop_after,
     train,
@@ -110,7 +111,7 @@ def test_whole_numbers_train_as_floats_do(tmp_path: Path, way: str) -> None:
         ours, theirs = (sum(row[name] for row in table) for table in tables)
         assert ours == theirs > 0, name
     assert [row["cohort"] for row in masked["client_table"]] == [[0, 1, 2, 3]]
-    assert ">clients 0, 1, 2, 3<" in (tmp_path / "masked/report.html").read_text(encoding="utf-8")
+    assert ">clients 0, 1, 2, 3<" in page_of(tmp_path / "masked")
     assert masked["plan"] == plain["plan"]
 
 

@@ -17,6 +17,7 @@ from tests.support.runs import (
     largest_difference,
     ledger_of,
     model_bytes,
+    page_of,
     result_of,
     stop_after,
     train,
@@ -101,12 +102,12 @@ def test_no_client_tells_its_own_figure_unless_it_is_asked(tmp_path: Path, folde
     keys = {**RARE, "clients": 3, "data_dir": folder, "metric": "recall:1"}
     silent = train(tmp_path / "silent", **keys)
     assert all("test_metric" not in row for row in result_of(silent)["client_table"])
-    assert "each client's own nodes" not in (silent / "report.html").read_text()
+    assert "each client's own nodes" not in page_of(silent)
     told = train(tmp_path / "told", per_client_metrics=True, **keys)
     assert model_bytes(told) == model_bytes(silent)
     own = [row["test_metric"] for row in result_of(told)["client_table"]]
     assert len(own) == 3
-    page = (told / "report.html").read_text()
+    page = page_of(told)
     shown = (f"{value:.4f}" for value in (min(own), max(own), sorted(own)[1]))
     assert "own nodes: from {} to {}, median {}, of 3 clients".format(*shown) in page
 
@@ -122,7 +123,7 @@ def test_accuracy_of_each_client_is_of_its_own_nodes(tmp_path: Path, folder: Pat
 def test_the_report_shows_the_metric_and_every_class(tmp_path: Path, folder: Path) -> None:
     keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "f1:1"}
     run = train(tmp_path / "run", **keys)
-    page, found = (run / "report.html").read_text(), result_of(run)
+    page, found = page_of(run), result_of(run)
     assert "<dt>Test f1:1</dt>" in page
     assert f"<b>{found['metric']['value']:.4f}</b>" in page
     assert "micro-F1" not in page

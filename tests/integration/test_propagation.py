@@ -26,7 +26,7 @@ from retexo_fl.training.stage_model import ModelShape
 from tests.support.agents import agents, train_with
 from tests.support.cli import CommandLine
 from tests.support.data import data_dir
-from tests.support.runs import configured, events_of, ledger_of, result_of, train
+from tests.support.runs import configured, events_of, ledger_of, page_of, result_of, train
 from tests.support.valued_graphs import VALUED, write_valued
 from tests.support.workers import train_in_workers
 
@@ -195,7 +195,7 @@ def test_nothing_is_trained_and_no_layer_predicts(tmp_path: Path) -> None:
         read_trained_model(run)
     with pytest.raises(RunDirectoryError, match=r"extend: .*without rounds \(algorithm propag"):
         check_resumable(run, extends=True)
-    page = (run / "report.html").read_text()
+    page = page_of(run)
     assert "NaN" not in page
     assert "after the last exchange" in page
     assert "no round yet" not in page

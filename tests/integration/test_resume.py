@@ -34,6 +34,7 @@ from tests.support.runs import (
     events_of,
     ledger_of,
     model_bytes,
+    page_of,
     result_of,
     train,
 )
@@ -186,9 +187,9 @@ def test_resume_notices_a_history_that_lost_its_end(
     lost = [event["rounds"] for event in events_of(out) if event["event"] == "history_lost"]
     assert lost
     assert all(spans[0] == [0, first, 8] for spans in lost)
-    page = (out / "report.html").read_text()
+    page = page_of(out)
     assert f"stage 0, rounds {first} to 8" in page
-    assert "crash" not in (whole / "report.html").read_text()
+    assert "crash" not in page_of(whole)
 
 
 def test_state_of_a_finished_run_is_corrected(tmp_path: Path, whole: Path) -> None:

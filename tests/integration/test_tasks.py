@@ -27,6 +27,7 @@ from tests.support.runs import (
     largest_difference,
     ledger_of,
     model_bytes,
+    page_of,
     result_of,
     stop_after,
     train,
@@ -291,7 +292,7 @@ def _test_nodes(parts: Path) -> list[int]:
 def test_the_report_shows_what_fits(tmp_path: Path, folder: Path, task: str) -> None:
     keys = keys_of(task, folder, clients=3, per_client_metrics=True)
     run = train(tmp_path / "run", **keys)
-    page = (run / "report.html").read_text()
+    page = page_of(run)
     assert f"<dt>Test {result_of(run)['metric']['name']}</dt>" in page
     assert ("Confusion matrix" in page) is False
     assert (">Errors</h2>" in page) is (task == "regression")

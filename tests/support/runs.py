@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 
@@ -17,11 +18,13 @@ from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import load_parts, make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.federation import outcome
 from retexo_fl.federation.client_handlers import build_client_app, client_index
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.ledger import OF_COHORT, Account, TrafficLedger, Volume
 from retexo_fl.methods.lazy.answers import LazyClient
+from retexo_fl.report import write_report
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
@@ -88,10 +91,20 @@ def stop_after(round_number: int, *, stage: int | None = None) -> Listener:
 
 
 def train(out: Path, *listeners: Listener, **keys: Any) -> Path:
-    """Train in this process with kebab-case keys written in snake case; return ``out``."""
+    """Train in this process with kebab-case keys written in snake case; return ``out``.
+
+    Of the run all is there but its report, a tenth of such a training: :func:`page_of` writes it.
+    """
     config = configured(out, **keys)
-    run_inline(config, make_parts(config), listeners)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outcome, "write_report", lambda run: run / "report.html")
+        run_inline(config, make_parts(config), listeners)
     return out
+
+
+def page_of(run: Path) -> str:
+    """Return the report of a run."""
+    return write_report(run).read_text(encoding="utf-8")
 
 
 def train_over(config: RunConfig, channel: Channel, parts: Sequence[GraphPartition] = ()) -> None:
