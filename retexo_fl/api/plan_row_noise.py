@@ -35,7 +35,10 @@ def row_noise_facts(
         "drop nothing crosses along them."
     )
     if share < _FEW_CUT:
-        text += " Warning: where so few are, nothing was as accurate or more; compare with drop."
+        text += (
+            " Warning: where so few are, trainings without any row across were about as accurate; "
+            "compare with drop."
+        )
     return {
         "epsilon": config.row_dp,
         "classes": shape.classes,

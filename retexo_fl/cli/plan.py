@@ -120,7 +120,7 @@ def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
 
     rows = rows_sentence(facts["second_rows"]) if len(facts["clients"]) > 1 else ""
     noise = facts["row_noise"]["text"] if "row_noise" in facts else ""
-    told = ["\n".join(textwrap.wrap(noise, _WIDTH))] if noise else []
+    told = ["\n".join(textwrap.wrap(noise, _WIDTH, break_on_hyphens=False))] if noise else []
     return [profile_table(facts["profiles"]), PROFILE_NOTE, *filter(None, [rows]), *told]
 
 

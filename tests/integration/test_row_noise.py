@@ -10,11 +10,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+import retexo_fl
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.row_noise import RowNoise
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.training.row_classes import RowClasses
-from tests.integration.test_second_rows import KEYS, Recorder, drawn_edges, written
+from tests.integration.test_second_rows import KEYS, NODES, Recorder, drawn_edges, written
 from tests.support.runs import Interrupter, configured, model_bytes, train, train_over
 
 NOISED: Final[dict[str, Any]] = {
@@ -101,3 +102,17 @@ def test_rows_are_those_of_classes_and_a_second_model_gets_none() -> None:
 def test_what_tells_more_is_refused(tmp_path: Path, keys: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigurationError, match=f"row-dp: 2 does not go with {expected}"):
         configured(tmp_path / "run", **{**NOISED, **keys})
+
+
+@pytest.mark.parametrize("cut", [0.9, 0.2])
+def test_a_plan_says_what_is_promised_and_where_it_does_not_pay(tmp_path: Path, cut: float) -> None:
+    rng = np.random.default_rng(1)
+    ends = rng.integers(0, NODES // 2, (2, 300)) * 2
+    ends[1] += rng.random(300) < cut
+    edges = np.unique(np.sort(ends[:, ends[0] // 2 != ends[1] // 2], axis=0), axis=1)
+    keys = {**NOISED, "dataset": str(written(tmp_path, "graph", edges))}
+    facts = retexo_fl.plan(**keys)["row_noise"]
+    assert facts["cut_edges"] == pytest.approx((edges.sum(axis=0) % 2).mean())
+    assert facts["chance_of_own"] == pytest.approx(np.exp(2) / (np.exp(2) + 2))
+    assert facts["text"].startswith("Each node's features have an epsilon of 2 against peers")
+    assert ("Warning" in facts["text"]) == (cut < 0.5)
