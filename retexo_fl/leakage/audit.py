@@ -211,7 +211,7 @@ def _played(
             if config.update_dp:
                 without, _ = play_on_server(watch.without_noise(), parts, seed=config.seed)
                 of_server = [
-                    replace(one, by={**one.by, "masked_without_noise": other.masked})
+                    _beside_no_noise(one, other)
                     for one, other in zip(of_server, without, strict=True)
                 ]
             found += of_server
@@ -234,6 +234,17 @@ def _played(
             bare = bare_rows([forecast_of(config).part_as_read(part) for part in parts])
         found += [] if bare is None else [bare]
     return found
+
+
+def _beside_no_noise(one: Finding, without: Finding) -> Finding:
+    """Return what is reached of sums with noise, and say what would be of those without."""
+    if without.masked is None:
+        return one
+    return replace(
+        one,
+        by={**one.by, "masked_without_noise": without.masked},
+        note=f"{one.note}; of the masked sum without its noise {without.masked:.2f}",
+    )
 
 
 def _with_faint_rows(

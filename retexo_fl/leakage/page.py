@@ -15,6 +15,11 @@ from retexo_fl.units import UNKNOWN
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _WIDE, _PHONE = Size(width=1032, height=0), Size(width=360, height=0)
 _ROW_PX = 62
+#: A note beside figures is read in lines, not in letters, also on a phone.
+_NOTES = (
+    "[aria-labelledby=server] td:last-child, [aria-labelledby=peers] td:last-child "
+    "{ min-width: 15em; }\n"
+)
 
 
 def render(found: Leakage) -> str:
@@ -50,7 +55,7 @@ def render(found: Leakage) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(found.dataset)}: what a training tells</title>\n"
-        f"<style>\n{style}</style>\n</head>\n<body>\n<main>{body}</main>\n"
+        f"<style>\n{style}{_NOTES}</style>\n</head>\n<body>\n<main>{body}</main>\n"
         f"<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
