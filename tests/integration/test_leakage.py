@@ -142,8 +142,10 @@ def test_of_masked_sums_no_few_train_nodes_are_warned_of() -> None:
     assert not any("train nodes" in warning for warning in found.warnings)
 
 
-def test_noise_is_played_as_the_server_reads_it() -> None:
-    graph = planted(clients=4, each=40, features=128, across=False)
+def test_noise_is_played_as_the_server_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same noise each time: the area over so few candidates has an error of .04.
+    monkeypatch.setattr("retexo_fl.client.factory.secret_in", lambda path: bytes(32))
+    graph = planted(clients=4, each=80, features=256, across=False)
     keys = {"clients": 4, "model": "sage", "layers": 1, "hidden": 16}
     found = audited(graph, **keys, secure_aggregation="masked", update_dp=0.3)
     members = found_in(found, "membership, from an update")
@@ -151,7 +153,7 @@ def test_noise_is_played_as_the_server_reads_it() -> None:
     assert members.clear >= 0.95
     assert members.by["masked_without_noise"] >= 0.95
     assert members.masked is not None
-    assert 0.4 <= members.masked <= 0.6
+    assert 0.45 <= members.masked <= 0.55
     for one in found.findings:
         if one.attack.startswith(("labels", "a row", "an update")):
             assert "masked_without_noise" in one.by
