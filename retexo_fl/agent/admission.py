@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from retexo_fl.addition import DEVICES
-from retexo_fl.agent.limits import Limits
+from retexo_fl.agent.limits import ROWS, Limits
 from retexo_fl.answer_book import Limit
 from retexo_fl.client.api import BASIS, CHOICE, EVALUATE, GRAM, STRUCTURE, TRAIN, WHITEN
 from retexo_fl.client.memory_estimate import (
@@ -122,11 +122,11 @@ def _check_masks(config: RunConfig, limits: Limits) -> None:
 
 
 def _check_rows(config: RunConfig, limits: Limits) -> None:
-    if limits.most_rows == "full" or not config.sends_later_rows:
+    if ROWS.index(config.later_rows) <= (most := ROWS.index(limits.most_rows)):
         return
     raise ConfigurationError(
-        f"second-rows: {config.second_rows}; expected none, or algorithm drop, which sends no rows "
-        "(most-rows in this client's agent.toml)"
+        f"second-rows: {config.second_rows}; expected {' or '.join(ROWS[: most + 1])}, or "
+        "algorithm drop, which sends no rows (most-rows in this client's agent.toml)"
     )
 
 

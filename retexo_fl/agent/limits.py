@@ -15,7 +15,8 @@ from retexo_fl.plugins import is_plugin
 
 _MOST_SHOWN: Final = 60
 _MOST_COUNT: Final = 2**31 - 1
-_MOST_ROWS: Final = ("none", "full")
+#: What ``second-rows`` may say, by how much that tells.
+ROWS: Final = ("none", "class", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,8 @@ class Limits:
         for name in self.allow_algorithms:
             if name not in ALGORITHMS:
                 raise _unusable("allow-algorithms", name, f"some of {', '.join(ALGORITHMS)}")
-        if self.most_rows not in _MOST_ROWS:
-            raise _unusable("most-rows", self.most_rows, " or ".join(_MOST_ROWS))
+        if self.most_rows not in ROWS:
+            raise _unusable("most-rows", self.most_rows, f"one of {', '.join(ROWS)}")
         self._check_counts()
 
     def _check_counts(self) -> None:

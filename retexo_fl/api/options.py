@@ -305,10 +305,10 @@ class Options(TypedDict, total=False):
     """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
     rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).
     """
-    second_rows: Literal["full", "none"] | None
+    second_rows: Literal["full", "class", "none"] | None
     """Rows after the first exchange: those that owners compute (full), or none: a client makes
     them of its neighbours' first rows and the edges across, and peers learn nothing more of
-    links inside a part.
+    links inside a part; class: as none, corrected by the class that owners predict of each.
     """
     row_dp: float | None
     """Experimental: epsilon of differential privacy for each node's features, of which peers
@@ -564,7 +564,9 @@ class SweepOptions(TypedDict, total=False):
     boundary_plan: (
         Literal["rows", "cover", "auto"] | Sequence[Literal["rows", "cover", "auto"]] | None
     )
-    second_rows: Literal["full", "none"] | Sequence[Literal["full", "none"]] | None
+    second_rows: (
+        Literal["full", "class", "none"] | Sequence[Literal["full", "class", "none"]] | None
+    )
     row_dp: float | Sequence[float] | None
     row_bits: Literal[32, 8, 4, 2] | Sequence[Literal[32, 8, 4, 2]] | None
     update_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None

@@ -16,7 +16,7 @@ from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan, count_sent
 from retexo_fl.methods.forecasts import forecast_of
-from retexo_fl.training.coded_size import grid_bytes, sent_bytes
+from retexo_fl.training.coded_size import bit_bytes, grid_bytes, sent_bytes
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.messages import Counts
@@ -167,6 +167,12 @@ def stage_payloads(
         for plan in planned.plans(kind, shape.read_into(stage))
         for peer in plan.receivers
     }
+    if stage and shape.class_bits:
+        row_bytes, limit = width * item, DEFAULT_MAX_FRAME_BYTES
+        return {
+            pair: bit_bytes(vectors, width, row_bytes=row_bytes, frame_bytes=limit)
+            for pair, vectors in counts.items()
+        }
     if shape.far_types and stage == shape.far_stage:
         # They are sparse; how much so, only who has them knows.
         return {pair: as_they_are(vectors) for pair, vectors in counts.items()}
@@ -187,4 +193,6 @@ def is_exact(config: RunConfig, shape: ModelShape, stage: int) -> bool:
     """Return whether :func:`stage_payloads` are exact: nothing that is trained decides them."""
     if not stage and not (shape.coordinates_cross or shape.made_columns):
         return shape.basis_of_sums or config.row_bits == 32
+    if stage and shape.class_bits:
+        return True
     return config.codec == "dense" and not forecast_of(config).samples_vectors

@@ -44,7 +44,7 @@ def planned(asked: Asked, *, tolerated: int = 0) -> tuple[RunConfig, dict[str, A
         if profiles := forecast_of(config).profiles:
             facts["profiles"] = {name: _profile_facts(asked, counted, name) for name in profiles}
             facts["second_rows"] = {
-                way: _exchanged(asked, counted, way) for way in ("full", "none")
+                way: _exchanged(asked, counted, way) for way in ("full", "class", "none")
             }
     return config, facts, profile
 

@@ -6,6 +6,7 @@ basis; before a later stage cross the rows that the weights of the one before it
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,12 +30,19 @@ from retexo_fl.client.row_noise import RowNoise
 from retexo_fl.client.sealing import Moving, Sealing
 from retexo_fl.client.stage_rows import (
     apart,
+    as_corrected,
     as_received,
+    bits_of_classes,
+    classes_of_bits,
     far_sums,
+    fitted_reading,
     layer_inputs,
     layer_outputs,
+    layer_outputs_of,
+    predicted_classes,
     read_rows,
     rows_with_factor,
+    seen_by_peers,
     seen_from_here,
     stage_input,
     together,
@@ -43,8 +51,8 @@ from retexo_fl.client.stage_rows import (
 )
 from retexo_fl.client.weights import ClientWeights
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError
-from retexo_fl.exchange import Vectors
+from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, RemoteProtocolError
+from retexo_fl.exchange import Vectors, to_dense
 from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
@@ -99,7 +107,8 @@ class Crossing:
         part: The client's part, as its layers read it.
         plan: What it and its peers send each other in an exchange along all edges.
         plans: By stage, what they do where that is less.
-        mailbox: Sends and receives; ``columns`` do so before stages after all others, where
+        mailbox: Sends and receives; ``classes`` do so before stages after the first, where rows
+            cross once and classes after them; ``columns`` before stages after all others, where
             features are columns of the edges, of which ``ahead`` has the arithmetic.
         row_noise: Of first rows, where a noised class of each is told; else None.
         count: Tells what an attempt has moved before a stage by an account that outlives the
@@ -133,6 +142,10 @@ class Crossing:
             codec=config.row_codec,
             plans=self.plans,
         )
+        self.classes: Mapping[int, Mailbox] = {}
+        if self._shape.class_bits:
+            classes = Mailbox(partition.client, job, self.plan, channel, codec="bits")
+            self.classes = dict.fromkeys(range(1, self._shape.layers), classes)
         self.columns: Mapping[int, Mailbox] = {}
         self.ahead: Ahead | None = None
         tells_classes = weights.shape.tells_classes
@@ -168,8 +181,8 @@ class Crossing:
             rows = self._made_rows(replace(request, weights=weights), trainer_of)
         elif self._sealing.names_features and not (ticket.stage or self._shape.has_basis):
             self._check_digest(ticket, self.first_digest())
-        if self._is_known(ticket.stage):
-            self._close_as_before(ticket, request.previous_digest)
+        if self._is_made_here(ticket.stage):
+            self._keep_missing(ticket, request.previous_digest)
         traffic = self._send(ticket, rows)
         bound = self.mailbox.error_bound
         vectors = self.plan_before(ticket.stage).num_send
@@ -187,16 +200,28 @@ class Crossing:
         answer = PublishAnswer(vectors=self.plan.num_send, traffic=self._send(ticket, rows))
         return self._sealing.published(ticket, answer, self.count)
 
-    def _is_known(self, stage: int) -> bool:
+    def _is_made_here(self, stage: int) -> bool:
         """Return whether rows of peers' nodes before a stage are made here, and none cross."""
         return self._shape.crosses_once and stage > 0
 
-    def _close_as_before(self, ticket: Ticket, previous: bytes) -> None:
-        """Close the exchange of a stage in which nothing crosses, without who was missing first."""
+    def _is_silent(self, stage: int) -> bool:
+        """Return whether nothing crosses before a stage: neither rows nor classes."""
+        return self._is_made_here(stage) and stage not in self.classes
+
+    def _keep_missing(self, ticket: Ticket, previous: bytes) -> None:
+        """Remember who was missing first, or close an exchange without them if nothing crosses."""
         before = replace(ticket, stage=ticket.stage - 1, weights_digest=previous)
         self.check_closed(before)
         missing = self._store.missing_peers(before.stage, previous) or ()
-        self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+        if self._is_silent(ticket.stage):
+            self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+        elif missing:
+            self._store.put_note(_missing_before(ticket), json.dumps(missing).encode())
+
+    def _missing_first(self, ticket: Ticket) -> tuple[int, ...]:
+        """Return the peers without whose rows those of a stage were made."""
+        found = self._store.note(_missing_before(ticket))
+        return () if found is None else tuple(json.loads(found))
 
     def _is_of_far(self, stage: int) -> bool:
         return bool(self._shape.far_types) and stage == self._shape.far_stage
@@ -274,7 +299,7 @@ class Crossing:
     def _can_be_read(self, ticket: Ticket) -> bool:
         """Return whether nothing else is needed to make the input of a stage of its rows."""
         stage, digest = ticket.stage, ticket.weights_digest
-        needs = self.needs_weights(stage) and (stage or digest != self.first_digest())
+        needs = self._is_read_by_weights(stage) and (stage or digest != self.first_digest())
         return not needs or self._store.weights(stage, digest) is not None
 
     def _selected(self, request: PublishRequest) -> np.ndarray | None:
@@ -309,10 +334,10 @@ class Crossing:
             rows = self._as_inputs(trainer)
         else:
             rows = trainer.embed(weights).numpy()
-        if self._is_known(ticket.stage):
-            # Of weights a store keeps the latest: these rows take those of the stage before.
-            rows = together(rows, self._received_rows(ticket.stage, before, weights))
-        if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
+        if self._is_made_here(ticket.stage):
+            # Of weights and rows a store keeps the latest: these take those of the stage before.
+            rows = self._with_made_rows(ticket, self._stage_input(stage, before), weights, rows)
+        if self._is_read_by_weights(ticket.stage) or self._config.warm_start:
             self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
         return self._put(ticket, rows)
 
@@ -332,12 +357,54 @@ class Crossing:
             return self.features()
         return self._put(ticket, basis.coordinates(self.features()))
 
-    def _received_rows(self, stage: int, before: bytes, weights: np.ndarray) -> Vectors:
+    def _with_made_rows(
+        self, ticket: Ticket, before: StageInput, weights: np.ndarray, rows: Vectors
+    ) -> Vectors:
+        """Put rows of peers' nodes below own ones; keep what corrects them, given classes."""
+        stage = ticket.stage
+        joined = together(rows, self._received_rows(stage, before, weights))
+        if stage in self.classes:
+            reading = self._reading(stage, before, weights, rows)
+            self._store.put_rows(self._reading_of(stage), ticket.weights_digest, reading)
+        return joined
+
+    def _received_rows(self, stage: int, before: StageInput, weights: np.ndarray) -> Vectors:
         """Make rows of peers' nodes, as own ones are made, of what is known of them here."""
-        inputs = seen_from_here(self._config.model, self._stage_input(stage - 1, before))
+        inputs = seen_from_here(self._config.model, before)
         if self._shape.crosses_as_inputs(stage):
             return read_rows(self._shape, stage - 1, inputs)
         return layer_outputs(self._shape, stage - 1, weights, inputs)
+
+    def _reading(
+        self, stage: int, before: StageInput, weights: np.ndarray, rows: Vectors
+    ) -> np.ndarray:
+        """Learn on own nodes what corrects rows of peers' nodes, given their classes."""
+        shape = self._shape
+        owners = np.asarray(self.part.boundary_owners)
+        seen, inputs = seen_by_peers(shape.model, before, owners)
+        own = self._own_outputs(stage, weights, rows)
+        return fitted_reading(
+            shape,
+            rows=own,
+            degrees=np.asarray(self.part.degrees),
+            seen=seen,
+            made=layer_outputs(shape, stage - 1, weights, inputs),
+            known=inputs.degrees,
+            classes=predicted_classes(shape, stage - 1, weights, own),
+        )
+
+    def _own_outputs(self, stage: int, weights: np.ndarray, rows: Vectors) -> np.ndarray:
+        """Return the (N, H) rows that the layer before a stage makes, of those that are kept."""
+        own = rows[: self.part.num_inner]
+        if not self._shape.crosses_as_inputs(stage):
+            return to_dense(own)
+        read = torch.from_numpy(to_dense(own))
+        hashes = np.asarray(self.part.node_hashes)
+        return layer_outputs_of(self._shape, stage - 1, weights, read, hashes)
+
+    def _reading_of(self, stage: int) -> int:
+        """Return under which number, after those of all stages, what corrects rows is kept."""
+        return self._shape.stages + stage
 
     def _as_inputs(self, trainer: LayerTrainer) -> Vectors:
         if self._shape.crosses_once:
@@ -350,8 +417,12 @@ class Crossing:
         return rows
 
     def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
-        if self._is_known(ticket.stage):
+        if self._is_silent(ticket.stage):
             return Traffic()
+        if ticket.stage in self.classes:
+            classes = self.own_classes(ticket.stage, ticket.weights_digest, rows)
+            bits = bits_of_classes(classes, self._shape)
+            return self.classes[ticket.stage].send(ticket, bits)
         if ticket.stage in self._shape.later_stages:
             return self._mailbox(ticket.stage).send(ticket, rows)
         if self.row_noise is not None:
@@ -374,6 +445,19 @@ class Crossing:
             hashes=np.asarray(self.part.node_hashes),
         )
 
+    def own_classes(self, stage: int, digest: bytes, rows: Vectors) -> np.ndarray:
+        """Return the (N,) classes that peers are told of own nodes before a stage.
+
+        Args:
+            stage: Its index.
+            digest: Of the weights.
+            rows: Those that are kept for it.
+        """
+        weights = self._store.weights(stage, digest)
+        assert weights is not None, "they are kept before the rows"
+        own = self._own_outputs(stage, weights, rows)
+        return predicted_classes(self._shape, stage - 1, weights, own)
+
     def _crossing(self, ticket: Ticket) -> Ticket:
         """Name the exchange of a stage: features cross once, before their basis is known.
 
@@ -387,12 +471,15 @@ class Crossing:
         return replace(ticket, weights_digest=self.first_digest())
 
     def _mailbox(self, stage: int) -> Mailbox:
-        return self.columns.get(stage, self.mailbox)
+        return self.classes.get(stage) or self.columns.get(stage, self.mailbox)
 
     @property
     def mailboxes(self) -> tuple[Mailbox, ...]:
         """All that send and receive."""
-        return (self.mailbox, *dict.fromkeys(self.columns.values()))
+        return (
+            self.mailbox,
+            *dict.fromkeys((*self.classes.values(), *self.columns.values())),
+        )
 
     def _maps_sums(self, stage: int) -> bool:
         return self._shape.basis_of_sums and not stage
@@ -406,7 +493,7 @@ class Crossing:
             SecureAggregationRefused: It is to be closed without some, though sums are masked.
         """
         ticket = request.ticket
-        if self._is_known(ticket.stage):
+        if self._is_silent(ticket.stage):
             self.check_closed(ticket)
             return self._sealing.collected(request, CollectAnswer(complete=True), 0, self.count)
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
@@ -419,13 +506,14 @@ class Crossing:
         missing = mailbox.missing_peers()
         if missing and request.close:
             self._sealing.check_closing(ticket.stage)
-            if mailbox is not self.mailbox:
+            if ticket.stage in self.columns:
                 raise ExchangeIncomplete(
                     f"columns of the edges: vectors of clients {list(missing)} are missing; "
                     "expected all, missing-peers wait, or structure degrees"
                 )
         if not missing or request.close:
-            self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+            without = tuple(sorted({*missing, *self._missing_first(ticket)}))
+            self._store.close_exchange(ticket.stage, ticket.weights_digest, without)
         plan = self.plan_before(ticket.stage)
         answer = CollectAnswer(
             complete=not missing,
@@ -455,12 +543,37 @@ class Crossing:
             ExchangeIncomplete: The exchange is not closed, or weights have not come.
         """
         found = self._stage_input(stage, digest)
+        if stage in self.classes:
+            reading = self._store.rows(self._reading_of(stage), digest)
+            assert isinstance(reading, np.ndarray), "it is kept before the rows"
+            classes = self.peers_classes(stage, digest)
+            return as_corrected(self._shape, found, reading, classes)
         if self._shape.crosses_once:
             return as_received(self._config.model, found)
         is_there = self._store.missing_peers(stage + 1, digest) is not None
         if self._is_read_early(stage + 1) and is_there:
             return replace(found, read=self.crossed(stage + 1, digest))
         return found
+
+    def peers_classes(self, stage: int, digest: bytes) -> np.ndarray:
+        """Return the (B,) classes that owners say of boundary nodes before a stage.
+
+        Raises:
+            RemoteProtocolError: One says a class that there is not.
+            ExchangeIncomplete: As :meth:`.Mailbox.vectors`.
+        """
+        ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
+        width, dtype, mailbox = self._shape.class_bits, self._config.dtype, self.classes[stage]
+        mailbox.receive(ticket, width, dtype)
+        missing = self._store.missing_peers(stage, digest) or ()
+        bits = to_dense(mailbox.vectors(width, dtype, closed_without=missing))
+        classes = classes_of_bits(bits)
+        if (unknown := np.flatnonzero(classes >= self._shape.classes)).size:
+            raise RemoteProtocolError(
+                f"stage {stage}: client {self.part.boundary_owners[unknown[0]]} says class "
+                f"{classes[unknown[0]]} of a node; expected 0 to {self._shape.classes - 1}"
+            )
+        return classes
 
     def _stage_input(self, stage: int, digest: bytes) -> StageInput:
         """Return it without what crosses before the next stage."""
@@ -486,6 +599,10 @@ class Crossing:
         is_layer_read = self._shape.crosses_as_inputs(stage) and not self._shape.passes_sums
         return self._maps_sums(stage) or is_layer_read
 
+    def _is_read_by_weights(self, stage: int) -> bool:
+        """Return whether weights make what crosses before a stage, or is read, of own rows."""
+        return self.needs_weights(stage) or stage in self.classes
+
     def crossed(self, stage: int, digest: bytes) -> StageInput:
         """Return own rows and those of peers as they crossed before a stage.
 
@@ -498,7 +615,7 @@ class Crossing:
             raise ExchangeIncomplete(
                 f"client {self.part.client}: the exchange of stage {stage} is not closed"
             )
-        if self._is_known(stage):
+        if self._is_made_here(stage):
             rows, received = apart(rows, self.part.num_inner)
             return stage_input(self.part, self.plan, rows, received, missing)
         ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
@@ -532,6 +649,10 @@ class Crossing:
     @property
     def _plain_basis(self) -> BasisForm:
         return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)
+
+
+def _missing_before(ticket: Ticket) -> str:
+    return f"missing-{ticket.stage}-{ticket.weights_digest[:8].hex()}"
 
 
 def _name_of(ticket: Ticket) -> str:

@@ -13,8 +13,24 @@ nodes beside them and the edges across, which both ends know. A node's degree is
 these edges, or what they weigh: of its owner's, and of edges inside the owner's part, nobody is
 told.
 
+With ``class`` each owner says beside that, before each later stage, which class the head of the
+stage before predicts of each of its boundary nodes: ``ceil(log2 C)`` bits, in the plan's order. Who
+reads that corrects the rows that it has made by a map M, which it learns on its own nodes. Of these
+it knows the rows; and a row that a peer would make of one it makes too, of the peer's first rows
+and the edges between both. So nothing is added up over clients, and no map is told::
+
+    s h ~ f g + [ f g | f | e_c ] M
+    M = argmin ||[ f g | f | e_c ] M - (s h - f g)||^2 + ||M||^2
+
+with h the row that an owner's layer makes, g the row that a peer makes; s what the owner, f what
+the peer would multiply it with (:meth:`.GraphLayer.message_scale` of all edges, of those between
+both; 1 where there is none), c the class. Without anything to learn from M is 0, and rows are those
+of ``none``. Rows come out of a LayerNorm and a ReLU, so that values are near 1, and so is the
+penalty.
+
 Symbols: N inner nodes, n rows, F features, d coordinates, D' width of what the layer before reads
-(:meth:`.GraphLayer.fixed_width`) with the column of a factor, H width of what it makes, P weights.
+(:meth:`.GraphLayer.fixed_width`) with the column of a factor, H width of what it makes, P weights;
+C classes, b bits of one, q pairs of an inner node and a peer that it has edges to.
 """
 
 from __future__ import annotations
@@ -26,7 +42,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, hstack, vstack
 
-from retexo_fl.errors import PartitionError
+from retexo_fl.errors import PartitionError, TrainingDiverged
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.neighbours import EdgeValues, weighted_degrees
@@ -50,6 +66,10 @@ from retexo_fl.units import counted
 
 #: Of a factor's square, either way: a float32 holds e**40.
 _MOST_LOG: Final = 80.0
+#: Of M: chosen among 1 and 10 on validation nodes, which hardly told them apart.
+_PENALTY: Final = 1.0
+#: Rows that M is learned of, or read by, at once.
+_ROWS_READ: Final = 2**14
 #: Of rows that are made dense at once.
 _MOST_DENSE_VALUES: Final = 2**24
 
@@ -82,7 +102,7 @@ def stage_input(
             f"expected {partition.num_inner}, one for each inner node"
         )
     return StageInput(
-        own=_as_rows(rows),
+        own=as_rows(rows),
         received=received if isinstance(received, csr_array) else torch.from_numpy(received),
         indptr=edges.indptr,
         indices=np.asarray(edges.indices, np.int64),
@@ -195,19 +215,19 @@ def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
         layer = model_in_turn(replace(shape, inputs=shape.features), 0).layer
         assert isinstance(layer, AggregatedLayer)
         rows = layer.feature_sums(inputs)
-    return _features(rows)
+    return rows_of(rows)
 
 
 def far_sums(shape: ModelShape, inputs: StageInput) -> Features:
     """Return the (N, F) sums of far types that cross for a basis."""
     assert shape.relations is not None
-    return _features(sums_of_far(inputs, shape.relations))
+    return rows_of(sums_of_far(inputs, shape.relations))
 
 
 def with_far_sums(shape: ModelShape, rows: Features, crossed: StageInput) -> Features:
     """Add to (N, F) :func:`summed_rows` what crossed of far types."""
     assert shape.relations is not None
-    beyond = csr_array(_features(far_sums_of_labelled(crossed, shape.relations)))
+    beyond = csr_array(rows_of(far_sums_of_labelled(crossed, shape.relations)))
     return csr_array(csr_array(rows) + beyond)
 
 
@@ -221,10 +241,10 @@ def as_received(model: str, inputs: StageInput) -> StageInput:
         model: Layer.
         inputs: Its received rows are those of peers' nodes as they are.
     """
-    _, values, indptr = _edges_across(inputs)
-    rows = sent_rows(model, weighted_degrees(indptr, values), _features(inputs.received))
+    _, values, indptr = edges_across(inputs)
+    rows = sent_rows(model, weighted_degrees(indptr, values), rows_of(inputs.received))
     rows, factors = parted_rows(model, rows)
-    return replace(inputs, received=_as_rows(rows), slot_factors=factors)
+    return replace(inputs, received=as_rows(rows), slot_factors=factors)
 
 
 def seen_from_here(model: str, inputs: StageInput) -> StageInput:
@@ -234,15 +254,15 @@ def seen_from_here(model: str, inputs: StageInput) -> StageInput:
         model: Layer.
         inputs: Its received rows are those of peers' nodes as they are.
     """
-    beside, values, indptr = _edges_across(inputs)
+    beside, values, indptr = edges_across(inputs)
     used, places = np.unique(beside, return_inverse=True)
-    own = _features(inputs.own)[used]
+    own = rows_of(inputs.own)[used]
     rows, factors = parted_rows(model, sent_rows(model, inputs.degrees[used], own))
     degrees = weighted_degrees(indptr, values)
     return replace(
         inputs,
         own=inputs.received,
-        received=_as_rows(rows),
+        received=as_rows(rows),
         indptr=indptr,
         indices=inputs.received.shape[0] + places,
         neighbours=degrees,
@@ -279,6 +299,21 @@ def layer_outputs(
     return made
 
 
+def layer_outputs_of(
+    shape: ModelShape, stage: int, weights: np.ndarray, rows: Rows, hashes: np.ndarray
+) -> np.ndarray:
+    """Return the (n, H) rows that a stage's layer makes of (n, D') rows that it reads.
+
+    Args:
+        shape: Of the model.
+        stage: Whose layer it is.
+        weights: (P,) of it.
+        rows: As :func:`read_rows` makes them.
+        hashes: (n,) of the nodes.
+    """
+    return _Layer(shape, stage, weights).outputs(rows, hashes, None).numpy()
+
+
 def together(own: Vectors, received: Vectors) -> Vectors:
     """Return own rows above those of received boundary nodes: (N + B, D)."""
     if isinstance(own, np.ndarray) and isinstance(received, np.ndarray):
@@ -291,7 +326,7 @@ def apart(rows: Vectors, nodes: int) -> tuple[Vectors, Vectors]:
     return rows[:nodes], rows[nodes:].copy()
 
 
-def _edges_across(inputs: StageInput) -> tuple[np.ndarray, EdgeValues, np.ndarray]:
+def edges_across(inputs: StageInput) -> tuple[np.ndarray, EdgeValues, np.ndarray]:
     """Return the edges between inner nodes and received ones, by these, then by inner nodes.
 
     Returns:
@@ -307,10 +342,163 @@ def _edges_across(inputs: StageInput) -> tuple[np.ndarray, EdgeValues, np.ndarra
     return inner, values.taken(order).reversed(), np.concatenate(([0], np.cumsum(counts)))
 
 
+# ---- where classes cross after them --------------------------------------------------------------
+
+
+@torch.no_grad()
+def predicted_classes(
+    shape: ModelShape, stage: int, weights: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """Return the (N,) int64 classes that a stage's head predicts; of equal ones the lowest.
+
+    Args:
+        shape: Of the model.
+        stage: Whose head it is.
+        weights: (P,) of it.
+        rows: (N, H) that the stage's layer makes.
+    """
+    model = model_in_turn(shape, stage)
+    model.flat.bind(weights)
+    logits = model.head(torch.from_numpy(np.ascontiguousarray(rows))).numpy()
+    found: np.ndarray = logits.argmax(axis=1)
+    model.flat.release()
+    return found
+
+
+def bits_of_classes(classes: np.ndarray, shape: ModelShape) -> np.ndarray:
+    """Return (n,) classes as they cross: (n, b) of 0 and 1, the highest bit first."""
+    places = np.arange(shape.class_bits)[::-1]
+    return ((classes[:, None] >> places) & 1).astype(shape.dtype)
+
+
+def classes_of_bits(bits: np.ndarray) -> np.ndarray:
+    """Return the (n,) int64 numbers that bits say; what a peer says may be no class."""
+    found: np.ndarray = bits.astype(np.int64) @ (1 << np.arange(bits.shape[1])[::-1])
+    return found
+
+
+def seen_by_peers(
+    model: str, inputs: StageInput, peers: np.ndarray
+) -> tuple[np.ndarray, StageInput]:
+    """Return what a layer reads of inner nodes as each of their peers would make their rows.
+
+    Args:
+        model: Layer.
+        inputs: Its received rows are those of peers' nodes as they are.
+        peers: (B,) the owner of each received node.
+
+    Returns:
+        The (q,) inner nodes, a node once for each peer that it has edges to, and what is read.
+    """
+    nodes, received = inputs.num_nodes, as_received(model, inputs)
+    across = np.flatnonzero(inputs.indices >= nodes)
+    inner = np.repeat(np.arange(nodes), np.diff(inputs.indptr))[across]
+    slots = inputs.indices[across] - nodes
+    order = np.lexsort((peers[slots], inner))
+    across, inner, slots = across[order], inner[order], slots[order]
+    ends = np.stack([inner, peers[slots]])
+    is_first = np.append(True, (np.diff(ends, axis=1) != 0).any(axis=0))[: len(inner)]
+    firsts = np.flatnonzero(is_first)
+    indptr = np.append(firsts, len(inner))
+    seen = inner[firsts]
+    values = EdgeValues(weights=inputs.edge_weights, attributes=inputs.edge_attributes)
+    values = values.taken(across)
+    degrees = weighted_degrees(indptr, values)
+    return seen, replace(
+        received,
+        own=as_rows(rows_of(inputs.own)[seen]),
+        indptr=indptr,
+        indices=len(seen) + slots,
+        neighbours=degrees,
+        degrees=degrees,
+        own_hashes=np.asarray(inputs.own_hashes)[seen],
+        edge_weights=values.weights,
+        edge_attributes=values.attributes,
+    )
+
+
+def fitted_reading(
+    shape: ModelShape,
+    *,
+    rows: np.ndarray,
+    degrees: np.ndarray,
+    seen: np.ndarray,
+    made: np.ndarray,
+    known: np.ndarray,
+    classes: np.ndarray,
+) -> np.ndarray:
+    """Return M, (H + 1 + C, H) float64.
+
+    Args:
+        shape: Of the model.
+        rows: (N, H) that the layer makes of inner nodes.
+        degrees: Of these, as the layer reads them.
+        seen: (q,) inner nodes.
+        made: (q, H) their rows as peers would make them.
+        known: Degrees of these that the peer knows.
+        classes: (N,) of inner nodes.
+
+    Raises:
+        TrainingDiverged: Rows are so large that nothing can be solved for.
+    """
+    width = shape.row_width + 1 + shape.classes
+    products = _PENALTY * np.eye(width)
+    wanted = np.zeros((width, shape.row_width))
+    factors, whole = _factors(shape.model, known), _factors(shape.model, degrees)
+    for first in range(0, len(seen), _ROWS_READ):
+        some = slice(first, first + _ROWS_READ)
+        read = _regressors(made[some], factors[some], classes[seen[some]], shape.classes)
+        missed = whole[seen[some]] * rows[seen[some]] - read[:, : shape.row_width]
+        products += read.T @ read
+        wanted += read.T @ missed
+    try:
+        found: np.ndarray = np.linalg.solve(products, wanted)
+    except np.linalg.LinAlgError as error:
+        raise TrainingDiverged(
+            "rows that a layer makes are too large to learn from; lower learning-rate"
+        ) from error
+    return found
+
+
+def as_corrected(
+    shape: ModelShape, inputs: StageInput, reading: np.ndarray, classes: np.ndarray
+) -> StageInput:
+    """Return what a layer reads of peers' nodes, whose rows are made here and corrected.
+
+    Args:
+        shape: Of the model.
+        inputs: Its received rows are made here, as they are.
+        reading: M.
+        classes: (B,) of received nodes.
+    """
+    _, values, indptr = edges_across(inputs)
+    factors = _factors(shape.model, weighted_degrees(indptr, values))
+    made = np.asarray(rows_of(inputs.received))
+    corrected = np.empty_like(made)
+    for first in range(0, len(made), _ROWS_READ):
+        some = slice(first, first + _ROWS_READ)
+        read = _regressors(made[some], factors[some], classes[some], shape.classes)
+        corrected[some] = read[:, : shape.row_width] + read @ reading
+    received = as_received(shape.model, inputs)
+    return replace(received, received=torch.from_numpy(corrected))
+
+
+def _factors(model: str, degrees: np.ndarray) -> np.ndarray:
+    scale = layer_class(model).message_scale(degrees)
+    return np.ones((len(degrees), 1)) if scale is None else scale[:, None]
+
+
+def _regressors(
+    made: np.ndarray, factors: np.ndarray, classes: np.ndarray, count: int
+) -> np.ndarray:
+    return np.hstack([factors * made, factors, np.eye(count)[classes]])
+
+
 # ---- forms of rows ------------------------------------------------------------------------------
 
 
-def _features(rows: Rows) -> Features:
+def rows_of(rows: Rows) -> Features:
+    """Return rows that a layer reads as an array, or CSR."""
     return rows.numpy() if isinstance(rows, torch.Tensor) else csr_array(rows)
 
 
@@ -363,7 +551,8 @@ def _mapped(rows: Rows, basis: Basis) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(mapped))
 
 
-def _as_rows(vectors: Vectors) -> torch.Tensor | csr_array:
+def as_rows(vectors: Vectors) -> Rows:
+    """Return rows as a layer reads them, in memory of their own where they are an array."""
     if isinstance(vectors, np.ndarray):
         return torch.from_numpy(np.array(vectors, copy=True))
     return vectors

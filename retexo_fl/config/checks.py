@@ -148,23 +148,27 @@ def _check_row_bits(values: Mapping[str, Any]) -> None:
 
 def _check_second_rows(values: Mapping[str, Any]) -> None:
     """Refuse what needs rows of peers after the first exchange, or lets links cross in it."""
-    if values["second-rows"] == "full":
+    asked = values["second-rows"]
+    if asked == "full":
         return
+    tasks = ("classes",) if asked == "class" else ("classes", "multi-label", "regression")
+    is_without = asked == "class" and values["task"] != "links"
+    of_task = "whose nodes have no one class" if is_without else "which needs rows of both ends"
     for key, expected, why in (
         ("algorithm", ("lazy",), "whose rows cross in each round, or not at all"),
-        ("task", ("classes", "multi-label", "regression"), "which needs rows of both ends"),
+        ("task", tasks, of_task),
         ("solver", ("rounds",), "which needs its peers' sums"),
         ("boundary-plan", ("rows", "auto"), "which sends sums in place of single rows"),
     ):
         if values[key] not in expected:
             raise ConfigurationError(
-                f"second-rows: none does not go with {key} {values[key]}, {why}; expected full, "
+                f"second-rows: {asked} does not go with {key} {values[key]}, {why}; expected full, "
                 f"or {key} {' or '.join(expected)}"
             )
     if values["basis"] != "none" and values["basis-rows"] != "own":
         raise ConfigurationError(
-            f"second-rows: none does not go with basis-rows {values['basis-rows']}, by which the "
-            "first rows would follow from links; expected full, or basis-rows own"
+            f"second-rows: {asked} does not go with basis-rows {values['basis-rows']}, by which "
+            "the first rows would follow from links; expected full, or basis-rows own"
         )
 
 

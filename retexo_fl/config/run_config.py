@@ -601,8 +601,8 @@ class RunConfig:
         "full",
         "Rows after the first exchange: those that owners compute (full), or none: a client makes "
         "them of its neighbours' first rows and the edges across, and peers learn nothing more of "
-        "links inside a part.",
-        *("full", "none"),
+        "links inside a part; class: as none, corrected by the class that owners predict of each.",
+        *("full", "class", "none"),
         lean=ANY,
     )
     row_dp: float = number(
@@ -816,9 +816,9 @@ class RunConfig:
         return self.row_dp or math.inf
 
     @property
-    def sends_later_rows(self) -> bool:
-        """Whether peers are sent rows, or degrees, that follow from edges inside a part."""
-        return self.second_rows == "full" and not self.traits.drops_edges
+    def later_rows(self) -> str:
+        """What peers are sent that follows from edges inside a part, by ``second-rows``."""
+        return "none" if self.traits.drops_edges else self.second_rows
 
     @property
     def feature_coding(self) -> dict[str, Any]:

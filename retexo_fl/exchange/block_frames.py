@@ -40,6 +40,7 @@ from retexo_fl.exchange.row_coding import (
     Coding,
     RowsShape,
     decode_rows,
+    encode_bits,
     encode_dense,
     encode_few_bits,
     encode_on_grid,
@@ -144,6 +145,8 @@ def _encoded(rows: Vectors, codec: str, max_frame_bytes: int) -> tuple[Coding, b
         return encode_dense(rows)
     if codec == "lossless":
         return encode_rows(rows)
+    if codec == "bits":
+        return encode_bits(rows)
     if codec == "grid8":
         return encode_on_grid(rows, max_dense_bytes=max_frame_bytes)
     return encode_few_bits(rows, level_bits(codec), max_dense_bytes=max_frame_bytes)

@@ -9,6 +9,7 @@ A coding holds where the non-zero values are (*positions*) and what they are (*v
     LEVELS   every value in few bits, rounded: :mod:`.levels` (values names how many)
     NONZERO_LEVELS  the same without those that are 0
     GRID     every value in a byte, on one grid: :mod:`.fixed_vectors` (only with EIGHT)
+    PACKED   every value, 0 or 1, in a bit, those of all rows one after the other (only with ONES)
 
     ONES     nothing: every non-zero is 1.0
     ROW      one value per row that is not empty; all its non-zeros have these bits
@@ -26,7 +27,8 @@ A codec is a sender's choice among them: ``lossless`` takes the shortest of the 
 nothing, ``dense`` takes DENSE always, for volumes that are compared with those of the literature;
 ``levels8``, ``levels4`` and ``levels2`` round where ``lossless`` is not shorter than LEVELS, and
 take the shorter of LEVELS and NONZERO_LEVELS then; ``grid8``
-takes GRID where rows have 8 bits on one and ``lossless`` is not shorter, and loses nothing, either.
+takes GRID where rows have 8 bits on one and ``lossless`` is not shorter, and loses nothing, either;
+``bits`` takes PACKED always, for classes in few bits each.
 
 A receiver believes nothing. Lengths are checked before arrays of that length are made, so a frame
 costs it memory in proportion to the frame limit, whatever its sender writes.
@@ -44,7 +46,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.exchange.fixed_vectors import decode_grid, encode_grid, grid_bytes
 from retexo_fl.exchange.frames import Buffer
 from retexo_fl.exchange.levels import (
@@ -67,10 +69,11 @@ from retexo_fl.exchange.vectors import (
     nonzero_mask,
     to_dense,
 )
+from retexo_fl.packing import pack, packed_bytes, unpack
 from retexo_fl.units import counted
 
 #: Ways of choosing a coding; frames name the coding, so a receiver reads all of them.
-CODECS: Final = ("lossless", "dense", "levels8", "levels4", "levels2", "grid8")
+CODECS: Final = ("lossless", "dense", "levels8", "levels4", "levels2", "grid8", "bits")
 _U16_COLUMNS: Final = 2**16
 
 
@@ -85,6 +88,7 @@ class Positions(IntEnum):
     LEVELS = 4
     GRID = 5
     NONZERO_LEVELS = 6
+    PACKED = 7
 
 
 @unique
@@ -120,6 +124,7 @@ CODINGS: Final = frozenset(
     == (values in LEVELS.values())
     and (positions is not Positions.DENSE or values is Values.FULL)
     and (positions is not Positions.GRID or values is Values.EIGHT)
+    and (positions is not Positions.PACKED or values is Values.ONES)
 )
 
 
@@ -230,6 +235,33 @@ def encode_on_grid(rows: Vectors, *, max_dense_bytes: int) -> tuple[Coding, byte
     if written is None:
         return coding, exact
     return Coding(positions=Positions.GRID, values=Values.EIGHT), written
+
+
+def encode_bits(rows: Vectors) -> tuple[Coding, bytes]:
+    """Write rows of 0 and 1 in a bit a value.
+
+    Raises:
+        LocalProtocolError: A value is another one.
+
+    Shapes:
+        rows: ``[num_rows, width]`` float32 or float64.
+    """
+    packed = pack(checked_bits(rows).reshape(1, -1), 1)
+    return Coding(positions=Positions.PACKED, values=Values.ONES), packed.tobytes()
+
+
+def checked_bits(rows: Vectors) -> npt.NDArray[np.uint8]:
+    """Return rows of 0 and 1 as uint8, an array.
+
+    Raises:
+        LocalProtocolError: A value is another one.
+    """
+    values = bits_of(to_dense(rows))
+    ones = values == bits_of(np.ones(1, rows.dtype))
+    if not (ones | (values == 0)).all():
+        raise LocalProtocolError("rows hold other values; expected 0 and 1 under the codec bits")
+    found: npt.NDArray[np.uint8] = ones.astype(np.uint8)
+    return found
 
 
 def _is_full(rows: Vectors, counts: Integers) -> bool:
@@ -368,8 +400,8 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         shape: What they must be.
 
     Returns:
-        An array for DENSE, both kinds of levels and GRID, and for BITS of many values; else CSR
-        with sorted int32 columns.
+        An array for DENSE, both kinds of levels, GRID and PACKED, and for BITS of many values; else
+        CSR with sorted int32 columns.
 
     Raises:
         RemoteProtocolError: Anything in the payload is not as the coding demands, a value is not
@@ -388,6 +420,8 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
     if coding.positions is Positions.GRID:
         _check_dense(shape)
         return decode_grid(data, num_rows=shape.num_rows, width=shape.width, dtype=shape.dtype)
+    if coding.positions is Positions.PACKED:
+        return _read_packed(data, shape)
     if coding.positions is Positions.BITS:
         return _read_bits(coding.values, data, shape)
     counts, columns, rest = _POSITIONS[coding.positions](data, shape)
@@ -400,6 +434,17 @@ def _read_levels(coding: Coding, data: Bytes, shape: RowsShape) -> npt.NDArray[A
     bits = next(bits for bits, name in LEVELS.items() if name is coding.values)
     decode = decode_levels if coding.positions is Positions.LEVELS else decode_nonzero_levels
     return decode(data, num_rows=shape.num_rows, width=shape.width, bits=bits, dtype=shape.dtype)
+
+
+def _read_packed(data: Bytes, shape: RowsShape) -> npt.NDArray[Any]:
+    _check_dense(shape)
+    count = shape.num_rows * shape.width
+    packed, rest = _cut(data, packed_bytes(count, 1), "bits")
+    if rest.size:
+        raise RemoteProtocolError(f"{counted(rest.size, 'byte')} after the last bit, expected none")
+    if unpack(packed[None], 8 * packed.size, 1)[0, count:].any():
+        raise RemoteProtocolError("bits are set beyond the last value")
+    return unpack(packed[None], count, 1).reshape(shape.num_rows, -1).astype(shape.dtype)
 
 
 def _check_dense(shape: RowsShape) -> None:

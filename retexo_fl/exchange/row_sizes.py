@@ -19,8 +19,9 @@ from retexo_fl.exchange.levels import (
     level_bytes,
     nonzero_level_bytes,
 )
-from retexo_fl.exchange.row_coding import column_dtype, level_bits
+from retexo_fl.exchange.row_coding import checked_bits, column_dtype, level_bits
 from retexo_fl.exchange.vectors import Vectors, bits_of, row_batches, slice_rows, to_csr
+from retexo_fl.packing import packed_bytes
 
 _ESCAPE: Final = 255
 _Counts = npt.NDArray[np.int64]
@@ -41,12 +42,19 @@ def one_frame_payloads(
     Returns:
         None where a block takes more than one frame, or some are levels and others not.
 
+    Raises:
+        LocalProtocolError: Rows are not what the codec is for.
+
     Shapes:
         rows: ``[n, width]``, chosen: ``[z]``, ends: ``[b]``, result: ``[b]`` int64.
     """
     width, itemsize = rows.shape[1], rows.dtype.itemsize
     sizes = np.diff(ends, prepend=0)
     dense = sizes * (width * itemsize)
+    if codec == "bits":
+        checked_bits(rows)
+        fits = dense.max(initial=0) <= max_frame_bytes
+        return (packed_bytes(sizes * width, 1), False) if fits else None
     if codec == "dense":
         return (dense, False) if dense.max(initial=0) <= max_frame_bytes else None
     exact, plain = _exact_bytes(rows, chosen, ends)

@@ -388,8 +388,9 @@ def _coordinates(
         directions = np.eye(own.shape[1])
     ours, theirs = (np.asarray(rows @ directions) - mean @ directions for rows in (own, received))
     values, vectors = np.linalg.eigh(ours.T @ ours / len(ours))
-    values = np.maximum(values, _RIDGE * max(float(values.mean()), np.finfo(float).tiny))
-    return _Rows(own=ours, received=theirs, whitening=vectors / np.sqrt(values))
+    # Of rows that are all alike, as classes may be, nothing is to be whitened.
+    least = max(_RIDGE * float(values.mean()), np.finfo(float).eps)
+    return _Rows(own=ours, received=theirs, whitening=vectors / np.sqrt(np.maximum(values, least)))
 
 
 def _drawn(links: csr_array, generator: np.random.Generator) -> _Pairs | None:

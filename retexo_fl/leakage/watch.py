@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
+import torch
 
 from retexo_fl.client.api import (
     AnswerT,
@@ -157,10 +158,12 @@ class Watch:
         index = client.part.graph.client
         if isinstance(request, CollectRequest) and isinstance(answer, CollectAnswer):
             if answer.complete or request.close:
-                ticket = request.ticket
-                self.crossed[ticket.stage][index] = client.crossing.crossed(
-                    ticket.stage, ticket.weights_digest
-                )
+                stage, digest = request.ticket.stage, request.ticket.weights_digest
+                crossed = client.crossing.crossed(stage, digest)
+                self.crossed[stage][index] = crossed
+                if stage in client.crossing.classes:
+                    place = client.shape.stages + stage
+                    self.crossed[place][index] = _classes_of(client, stage, digest, crossed)
         elif isinstance(answer, GramAnswer):
             self._note_products(client, cast("GramRequest", request), answer)
         elif isinstance(answer, BasisAnswer):
@@ -273,6 +276,15 @@ class _NotedNoise:
         noised = self.adding(request, numbers, told, honest)
         self.watch.note_noise(self.client, request, self.weights, (numbers, noised))
         return noised
+
+
+def _classes_of(client: GraphClient, stage: int, digest: bytes, crossed: StageInput) -> StageInput:
+    """Return classes that cross beside rows that are made here, as rows of indicators."""
+    crossing, each = client.crossing, torch.eye(client.shape.classes, dtype=crossed.dtype)
+    rows = crossing.rows(stage, digest)
+    assert rows is not None, "an exchange is closed after they were made"
+    own = crossing.own_classes(stage, digest, rows)
+    return replace(crossed, own=each[own], received=each[crossing.peers_classes(stage, digest)])
 
 
 class _WatchedClient:

@@ -17,6 +17,8 @@ of a sender's has more than 2**24 of them; what rounds to 0 is not written. So d
 all that a sender sends has v rows, z values and v + z (s + 1) < v * w. Else it takes for a frame::
 
     grid       2 + rows * (w + 1)
+
+Classes in w bits each take ``ceil(rows * w / 8)`` of a frame.
 """
 
 from __future__ import annotations
@@ -95,6 +97,20 @@ def grid_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> in
     """
     frames = -(-rows // max(1, frame_bytes // row_bytes))
     return rows * (width + 1) + 2 * frames
+
+
+def bit_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> int:
+    """Return the payload of one block of rows of 0 and 1, in a bit a value.
+
+    Args:
+        rows: Rows of the block.
+        width: Values of each.
+        row_bytes: Bytes of a row as an array.
+        frame_bytes: Limit of a frame.
+    """
+    most = max(1, frame_bytes // row_bytes)
+    whole, rest = divmod(rows, most)
+    return whole * -(-most * width // 8) + -(-rest * width // 8)
 
 
 def own_features(part: GraphPartition, *, model: str, normalisation: str, dtype: str) -> Features:

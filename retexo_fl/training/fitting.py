@@ -51,8 +51,11 @@ def fit(config: RunConfig, fitting: Fitting, counts: GraphCounts) -> tuple[RunCo
         fitted = _fitted(config, fitting, counts.facts)
         config = make_config({**config_values(config), **fitted})
         told.append(_words(fitted, counts.facts))
-        if config.second_rows == "none" and "basis-rows" in fitted:
-            told.append("no basis of sums, since second-rows none keeps links inside parts back")
+        if config.second_rows != "full" and "basis-rows" in fitted:
+            told.append(
+                f"no basis of sums, since second-rows {config.second_rows} keeps links inside "
+                "parts back"
+            )
     if config.boundary_plan == "auto":
         kind = shorter_plan(
             config,
@@ -82,7 +85,7 @@ def _fitted(config: RunConfig, fitting: Fitting, facts: GraphFacts) -> dict[str,
         takes_sums=takes_sums,
         is_linear=takes_sums and layer.start_as is not GraphLayer.start_as,
     )
-    if config.second_rows == "none":
+    if config.second_rows != "full":
         # What crosses first would follow from links inside a part.
         values = {key: "own" if key == "basis-rows" else of for key, of in values.items()}
     return {key: value for key, value in values.items() if key not in fitting.chosen}

@@ -56,7 +56,7 @@ def leak_warnings(
             "alone, so that sums of them are its own, masked or not; leave such columns out where "
             "that matters (docs/privacy.md)"
         )
-    if config.layers >= _TELLING_LAYERS and config.sends_later_rows:
+    if config.layers >= _TELLING_LAYERS and config.later_rows != "none":
         told.append(
             f"with {config.layers} layers a peer that changes a row between two predictions reads "
             "edges inside others' parts; --second-rows none, or few predictions (most-questions "

@@ -163,12 +163,13 @@ def check_second_rows(
         return
     if relations is not None:
         raise ConfigurationError(
-            "second-rows: none does not go with a graph whose nodes have types yet; expected full"
+            f"second-rows: {config.second_rows} does not go with a graph whose nodes have types "
+            "yet; expected full"
         )
     if is_structural:
         raise ConfigurationError(
-            "second-rows: none does not go with nodes without features, for which columns of "
-            "their edges would cross; expected full, or features"
+            f"second-rows: {config.second_rows} does not go with nodes without features, for which "
+            "columns of their edges would cross; expected full, or features"
         )
 
 

@@ -79,7 +79,9 @@ class ModelShape:
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         crosses_once: Rows cross before the first stage alone, as they are: of what they become a
-            peer computes what it can (``second-rows = none``).
+            peer computes what it can (``second-rows = none``, ``class``).
+        class_bits: Before later stages owners say in so many bits which class they predict of a
+            node (``second-rows = class``); 0 where they do not.
         tells_classes: Of a node a noised class of its own features crosses in place of its row, and
             nothing else (``row-dp``).
         passes_sums: Layers before the last have no weights, and pass on what they read.
@@ -115,6 +117,7 @@ class ModelShape:
     sends_layer_inputs: bool = False
     crosses_once: bool = False
     tells_classes: bool = False
+    class_bits: int = 0
     passes_sums: bool = False
     validates_penalty: bool = False
     wants_floor: bool = False
@@ -191,7 +194,8 @@ class ModelShape:
                 # The model of a floor reads what crossed in a training.
                 and (not solves or config.wants_floor)
             ),
-            crosses_once=config.second_rows == "none",
+            crosses_once=config.second_rows != "full",
+            class_bits=max(1, (classes - 1).bit_length()) if config.second_rows == "class" else 0,
             tells_classes=config.row_dp > 0,
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
@@ -355,6 +359,8 @@ class ModelShape:
             return self.classes if self.sums_labels else self.made_columns
         if self.far_types and stage == self.far_stage:
             return self.features
+        if stage and self.class_bits:
+            return self.class_bits
         beside = 0 if self.crosses_once else layer_class(self.model).num_factors
         if not stage:
             return beside + (self.features if self.basis_of_sums else self.inputs)
@@ -365,9 +371,9 @@ class ModelShape:
 
         None where rows cross along all edges: without types, and where edges are learned, of both
         of whose ends rows are needed. What crosses before :attr:`far_stage` is read by labelled
-        nodes, as the last layer reads. No types where rows cross once, and not before this stage.
+        nodes, as the last layer reads. No types where nothing crosses before a later stage.
         """
-        if self.crosses_once and stage:
+        if self.crosses_once and stage and not self.class_bits:
             return ()
         if self.relations is None or self.link_head:
             return None
@@ -377,7 +383,7 @@ class ModelShape:
     @property
     def further_plans(self) -> range:
         """Stages, or layers, before which other rows may cross than before the first."""
-        is_alike = self.read_into(0) is None and not self.crosses_once
+        is_alike = self.read_into(0) is None and (not self.crosses_once or self.class_bits > 0)
         return range(1, 1 if is_alike else self.layers)
 
     def crosses_as_inputs(self, stage: int) -> bool:

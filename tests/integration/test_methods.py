@@ -34,6 +34,11 @@ class TestSecondRows(MethodContract):
     cut_matters = "who has an edge to a node makes its later rows by the edges that it knows"
 
 
+class TestClassRows(MethodContract):
+    keys: ClassVar = {"second_rows": "class"}
+    cut_matters = TestSecondRows.cut_matters
+
+
 class TestLeanSecondRows(MethodContract):
     keys: ClassVar = {**LEAN, "second_rows": "none"}
     cut_matters = TestSecondRows.cut_matters
@@ -49,6 +54,13 @@ class TestRowNoise(MethodContract):
     cut_matters = "rows of peers' nodes are those of their classes"
     # What is rounded in sums may turn the class of a node between two.
     most_by_masks = 0.1
+
+
+class TestLeanClassRows(MethodContract):
+    keys: ClassVar = {**LEAN, "second_rows": "class"}
+    cut_matters = TestSecondRows.cut_matters
+    most_by_masks = 0.1
+    bytes_are_planned = False
 
 
 class TestColumns(MethodContract):

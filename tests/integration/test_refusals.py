@@ -186,6 +186,15 @@ AT_HELLO = [
         **{"row_dp": 4.0, "second_rows": "none", "basis": "supervised"},
     ),
     allowed(
+        r"second-rows: class; expected none, or algorithm drop, .* \(most-rows in this client's",
+        Limits(most_rows="none"),
+        second_rows="class",
+    ),
+    allowed(
+        r"second-rows: full; expected none or class, or algorithm drop, .* \(most-rows in this",
+        Limits(most_rows="class"),
+    ),
+    allowed(
         r"clients: 4; expected 5 at least \(least-clients in this client's agent.toml\)$",
         Limits(least_clients=5),
         clients=4,

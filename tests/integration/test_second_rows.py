@@ -1,4 +1,7 @@
-"""``second-rows = none``: what peers get follows from no link inside the sender's part."""
+"""``second-rows = none``: what peers get follows from no link inside the sender's part.
+
+With ``class`` nothing but a few bits of a class does.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,23 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+import torch
 
 import retexo_fl
 from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.client.stage_rows import (
+    as_corrected,
+    bits_of_classes,
+    classes_of_bits,
+    fitted_reading,
+    predicted_classes,
+)
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError
+from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.layers.base import StageInput
 from retexo_fl.simulation.inline_engine import run_inline
+from retexo_fl.training.stage_model import ModelShape, num_weights
 from tests.integration.test_missing_peers import run_without_boundary
 from tests.support.cli import CommandLine
 from tests.support.runs import (
@@ -119,6 +133,11 @@ def test_a_link_inside_a_part_changes_no_byte_that_peers_get(
     assert blocks[0] == blocks[1]
     assert {layer for _, _, layer in blocks[0]} == {0}
     assert {sender for sender, *_ in blocks[0]} == {0, 1}
+    if keys["model"] in {"gcn", "dir-sage"}:
+        # Nor do first rows where classes come after them.
+        classes = sent(one, tmp_path / "class", second_rows="class", **keys)
+        assert {place: block for place, block in classes.items() if not place[2]} == blocks[0]
+        assert {layer for _, _, layer in classes} == {*range(keys.get("layers", KEYS["layers"]))}
     assert largest_difference(tmp_path / "one", tmp_path / "other") > 0
     # Else later rows tell, and of some layers the degree in the first.
     full = [sent(path, tmp_path / f"full-{path.stem}", **keys) for path in (one, other)]
@@ -130,20 +149,20 @@ def test_a_link_inside_a_part_changes_no_byte_that_peers_get(
 @pytest.mark.parametrize(
     "model", ["gcn", "sage", "gin", "gine", "gat", "sage-pool", "dir-gcn", "dir-sage", "dir-gat"]
 )
+@pytest.mark.parametrize("rows", ["none", "class"])
 def test_who_knows_all_edges_of_a_node_makes_the_rows_that_its_owner_would_send(
-    tmp_path: Path, model: str
+    tmp_path: Path, model: str, rows: str
 ) -> None:
     edges = drawn_edges()
     path = written(tmp_path, "graph", edges[:, edges.sum(axis=0) % 2 == 1])
     keys = {**KEYS, "dataset": path, **keys_of(model)}
-    full, none = (train(tmp_path / rows, second_rows=rows, **keys) for rows in ("full", "none"))
-    assert largest_difference(full, none) < 1e-10
+    full, once = (train(tmp_path / way, second_rows=way, **keys) for way in ("full", rows))
+    # What corrects rows has nothing to correct.
+    assert largest_difference(full, once) < 1e-10
     # By the link of one, which the other does not know, they are others.
     path = written(tmp_path, "graph", np.hstack([edges[:, edges.sum(axis=0) % 2 == 1], [[0], [2]]]))
-    full, none = (
-        train(tmp_path / f"{rows}-2", second_rows=rows, **keys) for rows in ("full", "none")
-    )
-    assert largest_difference(full, none) > 1e-6
+    full, once = (train(tmp_path / f"{way}-2", second_rows=way, **keys) for way in ("full", rows))
+    assert largest_difference(full, once) > 1e-6
 
 
 @pytest.mark.parametrize("keys", [{}, {**LEAN, "layers": 2}])
@@ -153,21 +172,25 @@ def test_one_client_trains_what_it_does_with_rows_of_owners(
 ) -> None:
     path = written(tmp_path, "graph", drawn_edges())
     keys = {**KEYS, "dataset": path, "model": model, "clients": 1, "partitioner": "random", **keys}
-    runs = [train(tmp_path / rows, second_rows=rows, **keys) for rows in ("full", "none")]
-    full, none = map(model_weights, runs)
-    assert full.keys() == none.keys()
-    assert all(np.array_equal(full[name], none[name]) for name in full)
+    ways = ("full", "class", "none")
+    full, *others = (
+        model_weights(train(tmp_path / rows, second_rows=rows, **keys)) for rows in ways
+    )
+    for other in others:
+        assert full.keys() == other.keys()
+        assert all(np.array_equal(full[name], other[name]) for name in full)
 
 
+@pytest.mark.parametrize("rows", ["none", "class"])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_rows_that_a_layer_reads_are_made_here_too_over_three_layers(
-    tmp_path: Path, model: str
+    tmp_path: Path, model: str, rows: str
 ) -> None:
     # Narrower than what a layer makes, so that later layers are computed of them by weights.
     path = written(tmp_path, "graph", drawn_edges())
     keys = {**KEYS, **LEAN, "dtype": "float32", "hidden": 32, "dataset": path, "model": model}
-    memory = train(tmp_path / "memory", second_rows="none", **keys)
-    config = configured(tmp_path / "disk", second_rows="none", **keys)
+    memory = train(tmp_path / "memory", second_rows=rows, **keys)
+    config = configured(tmp_path / "disk", second_rows=rows, **keys)
     run_inline(config, make_parts(config), folder=tmp_path / "rows")
     kept = model_weights(memory)
     assert all(np.array_equal(kept[k], v) for k, v in model_weights(tmp_path / "disk").items())
@@ -181,6 +204,82 @@ def test_nothing_crosses_after_the_first_exchange_and_that_was_planned(tmp_path:
         if account.kind == "boundary":
             by_stage[account.layer] = by_stage.get(account.layer, 0) + volume.raw
     assert {stage for stage, size in by_stage.items() if size} == {0}
+
+
+@pytest.mark.parametrize("keys", [{}, {"codec": "fixed"}, {"codec": "dense", "dtype": "float32"}])
+def test_classes_cross_in_so_many_bits_each_whatever_the_codec(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    keys = {**KEYS, "dataset": written(tmp_path, "graph", drawn_edges()), **keys}
+    config = configured(tmp_path / "run", model="gcn", second_rows="class", **keys)
+    parts = make_parts(config)
+    train_over(config, MemoryChannel(), parts)
+    plans = [BoundaryPlan.from_partition(part, "rows") for part in parts]
+    counts = [peer.send.count for plan in plans for peer in plan.receivers]
+    for layer in (1, 2):
+        crossed = [
+            volume
+            for account, volume in ledger_of(tmp_path / "run").lines()
+            if (account.kind, account.layer, account.direction) == ("boundary", layer, "out")
+        ]
+        assert sum(one.payload for one in crossed) == sum(-(-2 * count // 8) for count in counts)
+        item = np.dtype(config.dtype).itemsize
+        assert sum(one.raw for one in crossed) == 2 * item * sum(counts)
+
+
+def test_what_a_class_says_of_a_row_is_learned_on_own_nodes(tmp_path: Path) -> None:
+    keys = {**KEYS, "model": "sage", "second_rows": "class", "dataset": "digits"}
+    shape = ModelShape.of(configured(tmp_path, **keys), inputs=7, classes=3)
+    rng = np.random.default_rng(0)
+    made, classes = rng.uniform(size=(400, 8)), rng.integers(0, 3, 400)
+    rows = made + rng.normal(size=(3, 8))[classes]
+    nodes, ones = np.arange(400), np.ones(400)
+    of = {"degrees": ones, "seen": nodes, "made": made, "known": ones, "classes": classes}
+    reading = fitted_reading(shape, rows=rows, **of)
+    inputs = StageInput(
+        own=torch.zeros(400, 8, dtype=torch.float64),
+        received=torch.from_numpy(made),
+        indptr=np.arange(401),
+        indices=400 + nodes,
+        neighbours=ones,
+        degrees=ones,
+        own_hashes=nodes.astype(np.uint64),
+        slot_hashes=nodes.astype(np.uint64),
+    )
+    read = as_corrected(shape, inputs, reading, classes).received
+    assert np.abs(read.numpy() - rows).max() < 0.1
+    assert np.abs(made - rows).max() > 0.5
+    nothing = {**of, "seen": nodes[:0], "made": made[:0], "known": ones[:0]}
+    assert not fitted_reading(shape, rows=rows, **nothing).any()
+
+
+def test_of_equal_scores_the_lowest_class_is_told(tmp_path: Path) -> None:
+    keys = {**KEYS, "model": "sage", "second_rows": "class", "dataset": "digits"}
+    shape = ModelShape.of(configured(tmp_path, **keys), inputs=7, classes=3)
+    weights = np.zeros(num_weights(shape, 0))
+    assert not predicted_classes(shape, 0, weights, np.ones((5, 8))).any()
+    assert shape.class_bits == 2
+    numbers = np.array([0, 1, 2])
+    assert bits_of_classes(numbers, shape).tolist() == [[0, 0], [0, 1], [1, 0]]
+    assert classes_of_bits(bits_of_classes(numbers, shape)).tolist() == [0, 1, 2]
+
+
+def test_a_class_that_there_is_not_is_refused_by_its_senders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, "graph", drawn_edges())
+    monkeypatch.setattr(
+        "retexo_fl.client.crossing.predicted_classes",
+        lambda shape, stage, weights, rows: np.full(len(rows), 3),
+    )
+    monkeypatch.setattr(
+        "retexo_fl.client.crossing.fitted_reading",
+        lambda shape, **of: np.zeros((shape.row_width + 1 + shape.classes, shape.row_width)),
+    )
+    with pytest.raises(
+        RemoteProtocolError, match="client 1 says class 3 of a node; expected 0 to 2"
+    ):
+        train(tmp_path / "run", dataset=path, second_rows="class", model="sage", **KEYS)
 
 
 @pytest.mark.parametrize(("model", "asked"), [("gcn", "full"), ("sage", "none")])
@@ -207,11 +306,12 @@ def test_a_plan_shows_what_peers_get_either_way(
     assert of_standard[0] == of_standard[1] or asked == "full"
 
 
-def test_who_was_missing_first_is_missing_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", ["none", "class"])
+def test_who_was_missing_first_is_missing_later(tmp_path: Path, rows: str) -> None:
     keys = {"clients": 2, "rounds": 3, "dtype": "float64", "missing_peers": "drop"}
-    lost = configured(tmp_path / "lost", second_rows="none", exchange_deadline_s=0.1, **keys)
+    lost = configured(tmp_path / "lost", second_rows=rows, exchange_deadline_s=0.1, **keys)
     train_over(lost, _Losing())
-    kept = configured(tmp_path / "kept", second_rows="none", **keys)
+    kept = configured(tmp_path / "kept", second_rows=rows, **keys)
     run_without_boundary(kept)
     assert largest_difference(tmp_path / "lost", tmp_path / "kept") < 1e-12
 
@@ -249,7 +349,23 @@ class _Losing(MemoryChannel):
             )
             for rows in ("sums", "choose")
         ),
-        ({"second_rows": "class"}, "second-rows: got 'class'; expected one of full, none"),
+        ({"second_rows": "some"}, "second-rows: got 'some'; expected one of full, class, none"),
+        *(
+            (
+                {"second_rows": "class", "task": task},
+                f"second-rows: class does not go with task {task}, whose nodes have no one class; "
+                "expected full, or task classes",
+            )
+            for task in ("regression", "multi-label")
+        ),
+        (
+            {"second_rows": "class", "task": "links"},
+            "second-rows: class does not go with task links, which needs rows of both ends",
+        ),
+        (
+            {"second_rows": "class", "algorithm": "bns"},
+            "second-rows: class does not go with algorithm bns, whose rows cross in each round",
+        ),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_by_name(

@@ -56,6 +56,8 @@ def assert_same(tmp_path: Path, keys: dict[str, Any]) -> None:
         ("gat", {"heads": 2} | MASKED),
         ("gcn", {**LEAN, "basis_rows": "own", "second_rows": "none"} | MASKED),
         ("sage", {"second_rows": "none", "layers": 3}),
+        ("gcn", {**LEAN, "basis_rows": "own", "second_rows": "class"} | MASKED),
+        ("gcn", {"second_rows": "class", "layers": 3}),
         ("gcn", ONE_SHOT),
         ("gcn", SCAFFOLD),
         ("sage", BALANCED),

@@ -88,6 +88,8 @@ class LazyForecast(Forecast):
         rounds = format_counted(config.rounds, "round")
         if config.second_rows == "none":
             return f"1 exchange, before the first layer's {rounds}; none before later ones"
+        if config.second_rows == "class":
+            return f"1 exchange before the first layer's {rounds}; classes alone before later ones"
         exchanges = format_counted(len(config.stage_rounds), "exchange")
         features = ": features first, then" if config.crosses_ahead else ","
         return f"{exchanges}{features} one before each layer's {rounds}"

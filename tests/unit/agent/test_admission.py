@@ -64,6 +64,8 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
         ),
         ({"clients": 4}, Limits(least_clients=5)),
         ({"second-rows": "none"}, Limits(most_rows="none")),
+        ({"second-rows": "none"}, Limits(most_rows="class")),
+        ({"second-rows": "class"}, Limits(most_rows="class")),
         (DROP, replace(UPDATES, most_rows="none", max_row_epsilon=1.0)),
         (ROWS, Limits(most_rows="none", max_row_epsilon=2.0)),
         ({}, Limits(least_train_nodes=180)),

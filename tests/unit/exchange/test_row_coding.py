@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.exchange.row_coding import (
     CODINGS,
     Coding,
@@ -20,6 +20,7 @@ from retexo_fl.exchange.row_coding import (
     column_dtype,
     decode_numbers,
     decode_rows,
+    encode_bits,
     encode_numbers,
     encode_rows,
     escaped_bytes,
@@ -297,7 +298,8 @@ def test_decode_rows_memory_is_bounded_whatever_the_counts_claim() -> None:
 @pytest.mark.parametrize(
     ("positions", "values", "name"),
     [
-        (7, 0, "7/0"),
+        (8, 0, "8/0"),
+        (7, 2, "PACKED/FULL"),
         (5, 4, "GRID/FOUR"),
         (1, 6, "1/6"),
         (0, 1, "DENSE/ROW"),
@@ -313,7 +315,7 @@ def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, n
 
 @pytest.mark.parametrize("coding", ALL_CODINGS)
 def test_parse_coding_knows_all_codings(coding: Coding) -> None:
-    assert len(ALL_CODINGS) == 17
+    assert len(ALL_CODINGS) == 18
     assert parse_coding(coding.positions, coding.values) == coding
 
 
@@ -351,3 +353,21 @@ def test_decode_numbers_inverts_encode_and_leaves_the_rest(numbers: list[int], r
 def test_decode_numbers_refuses_a_missing_end(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"hold \d of 2 numbers"):
         decode_numbers(np.frombuffer(data, dtype=np.uint8), 2)
+
+
+def test_zeros_and_ones_take_a_bit_each_over_rows_and_come_back() -> None:
+    rows = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 1]], dtype=np.float32)
+    coding, payload = encode_bits(rows)
+    assert payload == bytes([0b01110011, 0b10000000])
+    shape = RowsShape(num_rows=3, width=3, dtype="float32", max_frame_bytes=1024)
+    assert_same_bits(decode_rows(coding, payload, shape), rows)
+    for wrong, expected in (
+        (bytes([0b01110011, 0b10000001]), "bits are set beyond the last value"),
+        (payload[:1], "bits take 2 bytes, the rows have 1"),
+        (payload + b"\0", "1 byte after the last bit, expected none"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=expected):
+            decode_rows(coding, wrong, shape)
+    for value in (2.0, -0.0, 0.5):
+        with pytest.raises(LocalProtocolError, match="other values; expected 0 and 1"):
+            encode_bits(np.full((1, 3), value, np.float32))
