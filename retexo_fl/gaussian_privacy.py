@@ -25,6 +25,10 @@ MOST_EPSILON: Final = 100.0
 MOST_SIGMA: Final = 2.0**13
 _MOST_MU: Final = 2.0**10
 _HALVINGS: Final = 200
+#: Of train nodes times epsilon, below which noise was worse than no edges across (a table of
+#: docs/masked-sums.md): of updates, and of sums that a last layer is solved from.
+_FEW_UPDATED: Final = 5_000
+_FEW_SOLVED: Final = 3_000
 _ROUNDING: Final = 1e-9
 
 
@@ -73,12 +77,14 @@ class NoisedReleases:
         delta: Likewise.
         clip: What one contribution changes a sum by at most, before it is rounded.
         count: How many releases there are at most.
+        solves: They are sums of products, from which a last layer is solved; else updates.
     """
 
     epsilon: float
     delta: float
     clip: float
     count: int
+    solves: bool = False
 
     @property
     def mu(self) -> float:
@@ -95,18 +101,30 @@ class NoisedReleases:
         """What one release adds to mu**2."""
         return self.sigma**-2
 
+    def expected(self, train: int) -> str:
+        """Return what so many train nodes let one expect, or nothing."""
+        if train * self.epsilon >= (_FEW_SOLVED if self.solves else _FEW_UPDATED):
+            return ""
+        return (
+            f"of {train} train nodes and an epsilon of {self.epsilon:g} expect less accuracy than "
+            "without edges across (--algorithm drop)"
+        )
+
     @property
     def facts(self) -> dict[str, float | str]:
         """The same as figures."""
-        return {**asdict(self), "sigma": self.sigma, "text": self.sentence}
+        figures = {name: v for name, v in asdict(self).items() if name != "solves"}
+        return {**figures, "sigma": self.sigma, "text": self.sentence}
 
     @property
     def sentence(self) -> str:
         """What is promised, of whom, and by how much noise."""
+        what, release = ("products", "sum") if self.solves else ("loss", "update")
         return (
-            f"each train node's own loss has an epsilon of {self.epsilon:g} with delta "
-            f"{self.delta:g} over at most {self.count} updates, by noise of {self.sigma:.4g} times "
-            f"the clip {self.clip:g} in each; its row, and validation and test nodes, have none"
+            f"each train node's own {what} {'have' if self.solves else 'has'} an epsilon of "
+            f"{self.epsilon:g} with delta {self.delta:g} over at most {self.count} "
+            f"{release}{'s' if self.count > 1 else ''}, by noise of {self.sigma:.4g} times the "
+            f"clip {self.clip:g} in each; its row, and validation and test nodes, have none"
         )
 
 

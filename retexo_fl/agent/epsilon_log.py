@@ -1,9 +1,10 @@
 """How much epsilon a part has given away, over all jobs and starts; how much it may.
 
-Each noised update that leaves is a line of ``epsilon.jsonl`` before, on the disk: an agent that is
-killed has spent it, whether or not the update was sent. The same update counts once. So it is with
-noised classes of rows, in ``row-epsilon.jsonl``: what these promise, of a node's features to its
-peers, adds up by itself.
+Each noised sum that leaves, an update or one for a ridge solution, is a line of ``epsilon.jsonl``
+before, on the disk: an agent that is killed has spent it, whether or not it was sent. The same one
+counts once.
+So it is with noised classes of rows, in ``row-epsilon.jsonl``: what these promise, of a node's
+features to its peers, adds up by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from retexo_fl.client.noise import Release, check_count
 from retexo_fl.client.row_noise import RowRelease, check_single
@@ -67,7 +68,7 @@ class _Spent:
 
 
 class EpsilonLog:
-    """The noised updates of one part, among all of the agent's; a :class:`.ReleaseLog`.
+    """The noised sums of one part, among all of the agent's; a :class:`.ReleaseLog`.
 
     Args:
         state: The agent's folder.
@@ -86,20 +87,41 @@ class EpsilonLog:
             lines = [_Spent.of_line(line) for line in self._log.read()]
         except ValueError as error:
             raise CheckpointError(
-                f"{self._log.path}: is damaged; expected the noised updates of this agent"
+                f"{self._log.path}: is damaged; expected the noised sums of this agent"
             ) from error
         self._spent = {line.identity: line for line in lines if line.part == part}
+        self._others = [line for line in lines if line.part != part]
 
     @property
     def epsilon(self) -> float:
         """What the part has given away, at the budget's delta."""
         return epsilon_of(math.sqrt(self._mu_squared()), self._budget.delta)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What an agent's status says: what its owner allows, and what each part has given away.
+
+        An epsilon is None where it is beyond what is computed.
+        """
+        squares = {self._part: self._mu_squared()}
+        for line in {line.identity: line for line in self._others}.values():
+            squares[line.part] = squares.get(line.part, 0.0) + line.mu_squared
+        spent = {
+            part: epsilon_of(math.sqrt(square), self._budget.delta)
+            for part, square in squares.items()
+        }
+        return {
+            "most": self._budget.most,
+            "delta": self._budget.delta,
+            "part": self._part,
+            "spent": {part: e if math.isfinite(e) else None for part, e in spent.items()},
+        }
+
     def check_fits(self, job: str, noise: NoisedReleases) -> None:
         """Refuse a job before it begins that would be refused later.
 
         Raises:
-            ConfigurationError: Its updates and those of other jobs together exceed the budget.
+            ConfigurationError: Its sums and those of other jobs together exceed the budget.
         """
         if not self._budget.allows(self._mu_squared(but=job) + noise.mu**2):
             raise ConfigurationError(
@@ -121,7 +143,7 @@ class EpsilonLog:
         if not self._budget.allows(self._mu_squared() + release.mu_squared):
             raise LocalProtocolError(
                 f"client {self._client}: its part has given away an epsilon of {self.epsilon:.4g} "
-                f"in all jobs; expected at most {self._budget.most:g} with one update more "
+                f"in all jobs; expected at most {self._budget.most:g} with one sum more "
                 "(max-epsilon in its agent.toml)"
             )
         line = _Spent(at=time.time(), part=self._part, **asdict(release))

@@ -90,7 +90,7 @@ class AgentJobs:
         signer: Signs masking keys; None where the owner has no roster file.
 
     Raises:
-        CheckpointError: The log of noised updates cannot be read.
+        CheckpointError: The log of noised sums cannot be read.
     """
 
     def __init__(  # noqa: PLR0913 - an agent has so much
@@ -123,6 +123,11 @@ class AgentJobs:
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
+
+    @property
+    def epsilon(self) -> dict[str, Any]:
+        """What noised sums have given away (:attr:`.EpsilonLog.facts`)."""
+        return self._releases.facts
 
     @property
     def running(self) -> list[AgentJob]:

@@ -38,7 +38,7 @@ class Limits:
         require_secure_aggregation: Runs without masked sums are refused.
         least_clients: Fewest clients that a masked sum may be over.
         most_rows: What peers may be sent after the first exchange, by a run's ``second-rows``.
-        max_epsilon: Runs whose updates have no noise are refused, and noised updates of all jobs
+        max_epsilon: Runs whose sums have no noise are refused, and noised sums of all jobs
             together beyond this epsilon; 0 for neither.
         max_epsilon_delta: The delta that goes with it.
         max_row_epsilon: Runs whose first rows are not noised classes are refused, and such classes

@@ -176,7 +176,7 @@ class Options(TypedDict, total=False):
     explain the labels of validation nodes better.
     """
     basis_blocks: int | None
-    """Blocks of that subspace, each with a coordinate for each class."""
+    """Blocks of that subspace, each with a coordinate for each class; 1 with solver ridge only."""
     basis_bits: Literal[32, 8, 4] | None
     """Bits of a value of that subspace, and of the sums for it; 32 leaves them as they are."""
     patience: int | None
@@ -264,13 +264,16 @@ class Options(TypedDict, total=False):
     a plan; 0 for about five. In a deployment owners agree on that.
     """
     update_dp: float | None
-    """Epsilon of differential privacy for each train node's own loss: its gradient is clipped,
-    and clients add noise under masks, for all rounds of the run together; 0 for none.
+    """Epsilon of differential privacy for each train node's own loss: its gradient, or with
+    solver ridge its products, are clipped, and clients add noise under masks, for all rounds or
+    sums of the run together; 0 for none.
     """
     update_dp_delta: float | None
     """Delta that goes with update-dp: far below one in the number of train nodes."""
     update_dp_clip: float | None
-    """Longest gradient of one train node under update-dp; a longer one is made shorter."""
+    """Longest gradient of one train node under update-dp; a longer one is made shorter. With
+    solver ridge the length of what each adds.
+    """
     seed: int | None
     """Seed of every random choice, but of noise."""
     dtype: Literal["float32", "float64"] | None

@@ -22,6 +22,7 @@ from retexo_fl.client.run_memory import (
     rows_are_on_disk,
 )
 from retexo_fl.config import RunConfig
+from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.forecasts import FORECASTS, LAZY, forecast_of
@@ -109,11 +110,18 @@ def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) 
         **(
             {"masked": masked_facts(config, shape, parts, tolerated=tolerated)} if is_masked else {}
         ),
-        **({} if (noise := releases_of(config)) is None else {"noise": noise.facts}),
+        **_noise_facts(config, parts),
         **({"row_noise": row_noise_facts(config, shape, parts)} if config.row_dp else {}),
         "plans": {kind: _plan_facts(config, planned, kind) for kind in kinds},
         **({} if config.links == "ideal" else {"network": network_facts(config, planned)}),
     }
+
+
+def _noise_facts(config: RunConfig, parts: Sequence[GraphPartition]) -> dict[str, Any]:
+    if (noise := releases_of(config)) is None:
+        return {}
+    train = sum(int(np.count_nonzero(part.train_mask)) for part in parts)
+    return {"noise": {**noise.facts, "expected": noise.expected(train)}}
 
 
 def profile_facts_of(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:

@@ -63,7 +63,18 @@ def _agent(facts: Facts) -> str:
         f"{format_duration(facts['uptime_s'])}, memory {format_bytes(memory['rss_bytes'])} "
         f"(peak {format_bytes(memory['peak_rss_bytes'])})\n"
         f"{_share(questions['answered'], questions['most'])}"
+        f"{''.join(_given_away(facts['epsilon']))}"
     )
+
+
+def _given_away(epsilon: Facts) -> Iterable[str]:
+    """Yield a line for each part of which noised sums have left, or whose owner sets a most."""
+    most = f" of at most {epsilon['most']:g}" if epsilon["most"] else ""
+    for part, spent in epsilon["spent"].items():
+        if most or spent != 0:
+            said = "beyond 100" if spent is None else f"{spent:.4g}"
+            whose = "" if part == epsilon["part"] else f", about another part, {part}"
+            yield f"\nepsilon {said}{most} given away (delta {epsilon['delta']:g}){whose}"
 
 
 def _jobs(jobs: Sequence[Facts]) -> list[Table | str]:

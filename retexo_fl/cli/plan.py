@@ -141,7 +141,7 @@ def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
     return [
         masked_table(facts["masked"]),
         MASKED_NOTE,
-        *([facts["noise"]["text"]] if "noise" in facts else []),
+        *(filter(None, (facts.get("noise", {}).get(name) for name in ("text", "expected")))),
         *told,
         cohort_table(cohorts),
         cohort_sentences(cohorts),

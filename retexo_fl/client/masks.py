@@ -17,7 +17,9 @@ import numpy as np
 
 from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
+    BasisRequest,
     CountsAnswer,
+    GramRequest,
     KeysAnswer,
     KeysRequest,
     MaskedAnswer,
@@ -42,6 +44,8 @@ from retexo_fl.units import clients_named, counted
 #: Names in the store: what no disk of a client that signs has, and what all may know.
 _NOTE: Final = "masking"
 _USES_NOTE: Final = "uses"
+#: Questions about what train nodes add: where noise is wanted, sums without it are no answer.
+NOISED: Final = frozenset({TrainRequest, BasisRequest, GramRequest})
 
 
 class KeySigner(Protocol):
@@ -92,7 +96,7 @@ class ClientMasks:
         job: Name of the job.
         signer: None where clients have no owners who agreed on sums: in a simulation.
         least_clients: Sums of fewer are refused.
-        wants_noise: Updates without noise are no answer.
+        noised: Questions to which sums without noise are no answer.
         noise: Adds it (:meth:`.UpdateNoise.added`).
     """
 
@@ -106,8 +110,8 @@ class ClientMasks:
         self._config = config
         self.least_clients = LEAST
         self.signer: KeySigner | None = None
-        self.wants_noise = False
-        self.noise: Callable[[TrainRequest, Sums, bytes, int], Sums] | None = None
+        self.noised: frozenset[type[Request[Any]]] = frozenset()
+        self.noise: Callable[[Request[Any], Sums, bytes, int], Sums] | None = None
         #: What labels of an attempt have in common, and what hides numbers under them.
         self._attempt: tuple[Label, MaskHolder] | None = None
 
@@ -321,9 +325,9 @@ class ClientMasks:
         steps: bytes = getattr(request, "steps", None) or b""
         told = told_weights(request, weights)
         numbers = numbers_of(request, answer, form, facts, terms=self._clients, cut=cut)
-        if self.wants_noise and isinstance(request, TrainRequest):
+        if type(request) in self.noised:
             if self.noise is None:
-                raise SecureAggregationRefused("an update without noise; expected update-dp's")
+                raise SecureAggregationRefused("a sum without noise; expected update-dp's")
             # Also of one that could not be computed: without its share a sum would have too little.
             numbers = self.noise(request, numbers, told, self._honest(request.ticket))
         sums = self._hidden(

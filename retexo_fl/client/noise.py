@@ -1,12 +1,14 @@
-"""The noise that a client adds to its updates before they are masked, so that sums are private.
+"""The noise that a client adds to its sums before they are masked, so that these are private.
+
+Such sums are updates, or those that a last layer is solved from.
 
 A sum is over a whole cohort. Each honest member adds its share, so that what the server reads has
 all of the noise that the run promises, whoever else works with the server.
 
-The noise follows from a secret of the client's own, from all that the update is of, and from the
-update itself: the same update has the same noise, in whatever attempt and under whatever keys, and
-of two updates nobody can take the difference. So a question that is asked again tells nothing more.
-Each update that leaves is a release, which is noted before.
+The noise follows from a secret of the client's own, from all that the numbers are of, and from
+these themselves: the same numbers have the same noise, in whatever attempt and under whatever keys,
+and of two others nobody can take the difference. So a question that is asked again tells nothing
+more. Each answer with noise that leaves is a release, which is noted before.
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from retexo_fl.client.api import TrainRequest
-from retexo_fl.client.masks import ClientMasks
+import numpy as np
+
+from retexo_fl.client.api import BasisRequest, GramRequest, Request, TrainRequest
+from retexo_fl.client.masks import NOISED, ClientMasks
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import CheckpointError, LocalProtocolError
 from retexo_fl.files import write_whole
@@ -28,6 +33,7 @@ from retexo_fl.gaussian_privacy import NoisedReleases
 from retexo_fl.masking.discrete_gaussian import MOST_VARIANCE, discrete_gaussian
 from retexo_fl.masking.keys import bound, derived, number
 from retexo_fl.masking.streams import Sums
+from retexo_fl.training.clipped_products import noised_step
 from retexo_fl.units import counted
 from retexo_fl.updates.masked import is_noised, steps_changed
 
@@ -42,16 +48,26 @@ KEY_FILE: Final = "noise.key"
 #: least that is needed (Peikert, CRYPTO 2010, theorem 3.1; Kairouz, Liu and Steinke, ICML 2021,
 #: theorem 1). So the exact formula of continuous noise holds.
 SPARE_VARIANCE: Final = 16
+#: By question that is answered with noise, what this is for, and of how many parts of the answer's
+#: numbers the first is of train nodes: products of validation nodes are as many, and one.
+_HIDDEN: Final[Mapping[type[Request[Any]], tuple[bytes, int]]] = MappingProxyType(
+    {
+        TrainRequest: (b"retexo noised update 1", 1),
+        BasisRequest: (b"retexo noised basis 1", 1),
+        GramRequest: (b"retexo noised products 1", 2),
+    }
+)
+assert _HIDDEN.keys() == NOISED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One noised update that leaves.
+    """One answer with noise that leaves.
 
     Attributes:
-        job: Of the update; likewise ``stage`` and ``round``.
+        job: Of the question; likewise ``stage`` and ``round``.
         mu_squared: What it adds to the mu**2 of its part (:mod:`retexo_fl.gaussian_privacy`).
-        identity: 16 hex digits: others have other updates.
+        identity: 16 hex digits: others have other numbers.
     """
 
     job: str
@@ -100,8 +116,8 @@ def check_count(done: int, most: int) -> None:
     """
     if done >= most:
         raise LocalProtocolError(
-            f"update-dp: {counted(done, 'noised update')} left in this job; expected no more, "
-            "since epsilon is for as many as it has rounds"
+            f"update-dp: {counted(done, 'noised sum')} left in this job; expected no more, "
+            "since epsilon is for as many"
         )
 
 
@@ -130,8 +146,8 @@ class UpdateNoise:
         self._secret = secret
         self._log = self._log if log is None else log
 
-    def added(self, request: TrainRequest, numbers: Sums, told: bytes, honest: int) -> Sums:
-        """Return the numbers of an update with this client's share of the noise.
+    def added(self, request: Request[Any], numbers: Sums, told: bytes, honest: int) -> Sums:
+        """Return the numbers of an answer with this client's share of the noise.
 
         Args:
             request: What was asked.
@@ -140,16 +156,18 @@ class UpdateNoise:
             honest: Members of the cohort that do not work with the server, at least.
 
         Raises:
-            LocalProtocolError: Steps are not of noised updates; or as :meth:`ReleaseLog.enter`.
+            LocalProtocolError: Steps are not of noised sums; or as :meth:`ReleaseLog.enter`.
             CheckpointError: As :meth:`ReleaseLog.enter`.
         """
-        if not is_noised(request.steps or b""):
-            raise LocalProtocolError("steps are of updates without noise; expected update-dp's")
-        ring, size, ticket = numbers.form.ring, len(numbers.narrow), request.ticket
+        ring, ticket = numbers.form.ring, request.ticket
+        label, parts = _HIDDEN[type(request)]
+        size = len(numbers.narrow) // parts
+        _check_steps(request, size, self._noise)
+        hidden, clear = np.split(numbers.narrow, [size])
         variance = share_of_variance(self._noise, size, honest)
         place = f"{self._job} {ticket.stage}/{ticket.round} {variance} {ring.bits}"
-        update = hashlib.sha256(numbers.narrow.tobytes()).digest()
-        what = bound(b"retexo noised update 1", place.encode(), told, update)
+        update = hashlib.sha256(hidden.tobytes()).digest()
+        what = bound(label, place.encode(), told, update)
         secret = self._secret()
         self._log.enter(
             Release(
@@ -162,20 +180,40 @@ class UpdateNoise:
             most=self._noise.count,
         )
         noise = discrete_gaussian(size, variance, derived(secret, b"noise", what))
-        narrow = ring.cut(numbers.narrow + ring.wrapped(noise))
+        narrow = np.concatenate([ring.cut(hidden + ring.wrapped(noise)), clear])
         return replace(numbers, narrow=narrow)
 
 
+def _check_steps(request: Request[Any], size: int, noise: NoisedReleases) -> None:
+    """Check that numbers are of the steps that the noise is for.
+
+    Raises:
+        LocalProtocolError: They are not.
+    """
+    steps = getattr(request, "steps", None) or b""
+    if isinstance(request, TrainRequest):
+        if not is_noised(steps):
+            raise LocalProtocolError("steps are of updates without noise; expected update-dp's")
+    elif steps != noised_step(noise.clip, size).told:
+        raise LocalProtocolError("the step is of sums without noise; expected update-dp's")
+
+
 def releases_of(config: RunConfig) -> NoisedReleases | None:
-    """Return what noise on updates promises, for all of a training's rounds; None without any."""
+    """Return what noise promises, for all of a training's rounds or sums; None without any."""
     if not config.update_dp:
         return None
     return NoisedReleases(
         epsilon=config.update_dp,
         delta=config.update_dp_delta,
         clip=config.update_dp_clip,
-        count=sum(config.stage_rounds),
+        count=_releases(config),
+        solves=not config.has_rounds,
     )
+
+
+def _releases(config: RunConfig) -> int:
+    blocks = config.basis_blocks if config.basis != "none" else 0
+    return sum(config.stage_rounds) + blocks
 
 
 def add_noise(

@@ -33,7 +33,7 @@ from retexo_fl.client.api import (
     Ticket,
     TrainAnswer,
 )
-from retexo_fl.client.masks import ClientMasks, KeySigner
+from retexo_fl.client.masks import NOISED, ClientMasks, KeySigner
 from retexo_fl.client.moved import EXCHANGE, ExchangeAccount, Moved
 from retexo_fl.client.stage_rows import rows_that_fit
 from retexo_fl.client.store import ClientStore
@@ -91,7 +91,8 @@ def sealing_of(
     if config.secure_aggregation != "masked":
         return Sealing()
     masks = ClientMasks(job, client, store, clients=config.clients, config=config_digest(config))
-    masks.wants_noise = config.update_dp > 0
+    if config.update_dp:
+        masks.noised = NOISED
     return MaskedSealing(client, facts, masks, store)
 
 

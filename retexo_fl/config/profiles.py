@@ -121,6 +121,14 @@ _KINDS: Final = (
         is_of=lambda epsilon: epsilon != 0,
         values={"candidates": "none", "secure-aggregation": "masked"},
     ),
+    # A basis is sums of train nodes, too, which have noise: without one all of epsilon is for the
+    # sums that the last layer is solved from.
+    _Kind(
+        profile="one-shot",
+        key="update-dp",
+        is_of=lambda epsilon: epsilon != 0,
+        values={"basis": "none", "secure-aggregation": "masked"},
+    ),
 )
 #: Values that go with the default profile beside each other, and not alone.
 _TOGETHER: Final[tuple[Mapping[str, Scalar], ...]] = (

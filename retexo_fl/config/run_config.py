@@ -317,8 +317,8 @@ class RunConfig:
     )
     basis_blocks: int = whole(
         3,
-        "Blocks of that subspace, each with a coordinate for each class.",
-        least=2,
+        "Blocks of that subspace, each with a coordinate for each class; 1 with solver ridge only.",
+        least=1,
         most=64,
         lean=ANY,
     )
@@ -511,8 +511,9 @@ class RunConfig:
     )
     update_dp: float = number(
         0.0,
-        "Epsilon of differential privacy for each train node's own loss: its gradient is clipped, "
-        "and clients add noise under masks, for all rounds of the run together; 0 for none.",
+        "Epsilon of differential privacy for each train node's own loss: its gradient, or with "
+        "solver ridge its products, are clipped, and clients add noise under masks, for all rounds "
+        "or sums of the run together; 0 for none.",
         "from 0 to 100",
         lambda v: 0 <= v <= 100,
         lean=OWN,
@@ -526,7 +527,8 @@ class RunConfig:
     )
     update_dp_clip: float = number(
         1.0,
-        "Longest gradient of one train node under update-dp; a longer one is made shorter.",
+        "Longest gradient of one train node under update-dp; a longer one is made shorter. With "
+        "solver ridge the length of what each adds.",
         "from 1e-6 to 1e6",
         lambda v: 1e-6 <= v <= 1e6,
         lean=ANY,

@@ -232,6 +232,11 @@ def _played(
                 "labels, rows and members from updates: only of one local step, and of nodes that "
                 "have one class"
             )
+        if config.update_dp and not config.has_rounds:
+            skipped.append(
+                f"labels and rows from products for a regression with noise (update-dp "
+                f"{config.update_dp:g}): what it promises is in docs/masked-sums.md"
+            )
         found += [one for one in [single_contributors(config, shape, parts)] if one]
     with Step("playing what peers can read", quiet=quiet):
         links = play_on_peers(watch.crossed, parts, seed=config.seed)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -270,11 +270,12 @@ class _NotedNoise:
     watch: Watch
     client: GraphClient
     weights: np.ndarray
-    adding: Callable[[TrainRequest, Sums, bytes, int], Sums]
+    adding: Callable[[Request[Any], Sums, bytes, int], Sums]
 
-    def __call__(self, request: TrainRequest, numbers: Sums, told: bytes, honest: int) -> Sums:
+    def __call__(self, request: Request[Any], numbers: Sums, told: bytes, honest: int) -> Sums:
         noised = self.adding(request, numbers, told, honest)
-        self.watch.note_noise(self.client, request, self.weights, (numbers, noised))
+        if isinstance(request, TrainRequest):
+            self.watch.note_noise(self.client, request, self.weights, (numbers, noised))
         return noised
 
 

@@ -19,6 +19,7 @@ from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
 from retexo_fl.training.candidates import candidates_of
+from retexo_fl.training.clipped_products import NOISED_SUM_BITS
 from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.columns import (
     MASKED_BITS,
@@ -30,7 +31,7 @@ from retexo_fl.training.columns import (
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.row_classes import told_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
-from retexo_fl.training.volume import Forecast, masked_update_bytes, solved_values
+from retexo_fl.training.volume import Forecast, masked_update_bytes, solved_bits, solved_values
 
 #: By client, how many nodes, or with task ``links`` edges, it has of each use.
 Counts: TypeAlias = Mapping[int, Mapping[str, int]]
@@ -231,11 +232,14 @@ class _Messages:
         both = probe_blocks(shape)
         kinds = len(KINDS) if both else 1
         mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds)
+        first = self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
+        # Under noise there is no mean.
+        opening, *rest = [first] if shape.clips_products else [mean, first]
         if shape.far_types:
             yield from self._exchange(0, Record())
-            mean = replace(mean, stage=shape.far_stage)
-        yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
-        yield self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
+            opening = replace(opening, stage=shape.far_stage)
+        yield from self._after_exchange(Record(), opening) if shape.basis_of_sums else [opening]
+        yield from rest
         if both > 1:
             down = self._basis_record(classes, kinds)
             more = self._sums(classes, down=down, kinds=kinds, has_block=True)
@@ -350,7 +354,7 @@ class _Messages:
             stage=shape.layers - 1,
             purpose="gram",
             clients=self._everyone,
-            up=(self._summed(solved_values(shape), 32, masked_bits=MASKED_GRAM_BITS),),
+            up=(self._summed(solved_values(shape), 32, masked_bits=solved_bits(shape)),),
             training=frozenset(self._everyone),
         )
 
@@ -385,7 +389,8 @@ class _Messages:
         Of products with a block the coded ones have a trace before them.
         """
         values, bits = self._shape.features * columns, self._config.basis_bits
-        masked_bits = masked_bits or masked_sum_bits(bits)
+        noised_bits = NOISED_SUM_BITS if self._shape.clips_products else 0
+        masked_bits = noised_bits or masked_bits or masked_sum_bits(bits)
         before = _TRACE_BYTES if has_block else 0
         up = self._summed(values, bits, masked_bits=masked_bits, kinds=kinds, before=before)
         return Asked(

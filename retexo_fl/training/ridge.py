@@ -9,7 +9,7 @@ From their sums the server knows mean, covariance and class means of all train n
 minimises ``|Y - z W - b|^2 + penalty |W|^2`` as if it held the rows. The penalty is the one of a
 fixed row of candidates with the least generalised cross-validation, which needs no other node; or,
 where clients add up the same of their validation nodes, with the least squared error on these. No
-client is asked again.
+client is asked again. Where the sums have noise, they are those of :mod:`.clipped_products`.
 
 Source: Hoerl and Kennard, Technometrics 12 (1970); Golub, Heath and Wahba, Technometrics 21 (1979),
 equation 1.4, for the penalty.
@@ -17,6 +17,7 @@ equation 1.4, for the penalty.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -145,6 +146,44 @@ def validated_fit(
 
     best = min(map(solved.fit, _PENALTIES), key=error)
     return best, error(best) / count
+
+
+def noised_fit(sums: np.ndarray, *, width: int, classes: int, deviation: float) -> RidgeFit:
+    """Fit by noised sums of train nodes the weights that validation nodes are explained best by.
+
+    Of G + E, E the noise, eigenvalues below 0 are noise: they become 0. Those of E reach
+    ``2 sqrt(D)`` deviations (Wigner), so a quarter of that is added to all of them, whatever else
+    the penalty is. It follows from the noise alone. So what is solved is positive definite.
+
+    Args:
+        sums: Summed :func:`.clipped_sums`, those of train nodes with noise.
+        width: D.
+        classes: C.
+        deviation: Standard deviation of the noise of a value.
+
+    Returns:
+        The fit, without a bias. Where no validation nodes are added up, the penalty is that of the
+        noise's whole reach.
+    """
+    size = (len(sums) - 1) // 2
+    train, judged = (
+        _unpacked(part, width - 1, classes) for part in np.split(sums[:-1].astype(float), [size])
+    )
+    values, vectors = np.linalg.eigh(train[0])
+    values, turned = np.maximum(values, 0.0), vectors.T @ train[1]
+    reach, scale = 2.0 * deviation * math.sqrt(width), float(values.sum()) / width or 1.0
+
+    def fitted(penalty: float) -> RidgeFit:
+        weight = vectors @ (turned / (values + penalty)[:, None])
+        return RidgeFit(weight=weight, bias=np.zeros(classes), penalty=penalty / scale)
+
+    def error(found: RidgeFit) -> float:
+        weight, (gram, products) = found.weight, judged
+        return float(np.sum(weight * (gram @ weight - 2.0 * products)))
+
+    if sums[-1] < 1:
+        return fitted(reach or scale)
+    return min((fitted(reach / 4 + share * scale) for share in _PENALTIES), key=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

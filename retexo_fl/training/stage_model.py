@@ -87,6 +87,8 @@ class ModelShape:
         passes_sums: Layers before the last have no weights, and pass on what they read.
         validates_penalty: The last layer is solved for with the penalty that validation nodes
             choose.
+        clips_products: What it is solved for from has noise, and all train nodes add as much to it
+            (:mod:`.clipped_products`).
         wants_floor: A model of the same rows that is solved for is compared with the trained one.
         edge_features: A, attributes of each edge; 0 for layers that read none.
         relations: Types of nodes and relations, of a model that reads them; None of others.
@@ -120,6 +122,7 @@ class ModelShape:
     class_bits: int = 0
     passes_sums: bool = False
     validates_penalty: bool = False
+    clips_products: bool = False
     wants_floor: bool = False
     edge_features: int = 0
     relations: Relations | None = None
@@ -199,6 +202,7 @@ class ModelShape:
             tells_classes=config.row_dp > 0,
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
+            clips_products=solves and config.update_dp > 0,
             wants_floor=config.wants_floor and is_solvable(config.model),
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             relations=relations,

@@ -25,6 +25,7 @@ from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.basis_choice import KINDS, choice_values, probe_blocks, probe_width
+from retexo_fl.training.clipped_products import NOISED_SUM_BITS, clipped_values
 from retexo_fl.training.columns import (
     MASKED_BITS,
     NUM_BOUNDS,
@@ -238,8 +239,15 @@ def comparison_values(shape: ModelShape) -> tuple[int, int]:
 
 def solved_values(shape: ModelShape) -> int:
     """Return how many values each client tells for the last layer, where that is solved for."""
+    if shape.clips_products:
+        return 2 * clipped_values(len(read_columns(shape)), shape.classes) + 1
     values = judged_values if shape.validates_penalty else gram_values
     return values(len(read_columns(shape)), shape.classes)
+
+
+def solved_bits(shape: ModelShape) -> int:
+    """Return the bits of one of these under masks."""
+    return NOISED_SUM_BITS if shape.clips_products else MASKED_GRAM_BITS
 
 
 class Forecast(ABC):
@@ -490,27 +498,20 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
     yield from asked(everyone, Beside(wide=7 + size.later))
     yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
     nodes, (in_round, in_evaluation) = Beside(counts=1), size.moved[1:] or (0, 0)
-    features, blocks = shape.features, shape.basis_blocks
     if shape.made_columns:
         added = (degree_values(shape.made_degrees), product_values(shape.mixed_columns))
         for values in filter(None, added):
             numbers_bytes = Ring(MASKED_BITS).size(values)
             yield from asked(size.asked("nodes"), nodes, numbers_bytes=numbers_bytes)
-    if blocks:
-        both = probe_blocks(shape)
-        kinds = len(KINDS) if both else 1
-        squares = nodes + Beside(wide=2 * kinds)
-        yield from asked(training, squares, numbers_bytes=_WIDE_BYTES * features * kinds)
-        ring, values = Ring(masked_sum_bits(size.basis_bits)), features * shape.classes
-        yield from asked(training, nodes, count=both, numbers_bytes=ring.size(kinds * values))
-        yield from asked(training, nodes, count=blocks - both, numbers_bytes=ring.size(values))
+    for beside, numbers_bytes in _masked_basis(shape, size):
+        yield from asked(training, beside, numbers_bytes=numbers_bytes)
     for clients, values in ((in_rounds, comparison_values(shape)[0]), (training, _products(shape))):
         numbers_bytes = Ring(MASKED_GRAM_BITS).size(values)
         yield from asked(clients, nodes, count=int(values > 0), numbers_bytes=numbers_bytes)
     # Nodes and right ones; loss.
     judged = Beside(counts=2, wide=1) + size.metric
     if shape.passes_sums:
-        numbers_bytes = Ring(MASKED_GRAM_BITS).size(solved_values(shape))
+        numbers_bytes = Ring(solved_bits(shape)).size(solved_values(shape))
         yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(validating, judged)
     trained = [
@@ -534,6 +535,22 @@ def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVol
         yield from asked(validating, judged)
     tested = judged + size.report + Beside(wide=size.cached)
     yield from asked(everyone, tested, moved=in_evaluation)
+
+
+def _masked_basis(shape: ModelShape, size: MaskedSize) -> Iterator[tuple[Beside, int]]:
+    """Yield what is beside the sums for a basis, and their bytes, of each question."""
+    blocks, features, nodes = shape.basis_blocks, shape.features, Beside(counts=1)
+    if not blocks:
+        return
+    both = probe_blocks(shape)
+    kinds = len(KINDS) if both else 1
+    ring, values = Ring(masked_sum_bits(size.basis_bits)), features * shape.classes
+    if shape.clips_products:
+        ring = Ring(NOISED_SUM_BITS)
+    else:
+        yield nodes + Beside(wide=2 * kinds), _WIDE_BYTES * features * kinds
+    for block in range(blocks):
+        yield nodes, ring.size((kinds if block < both else 1) * values)
 
 
 def masked_update_bytes(values: int, bits: int, terms: int) -> int:

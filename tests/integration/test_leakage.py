@@ -175,6 +175,15 @@ def test_products_for_a_regression_are_the_row_of_a_single_train_node() -> None:
     assert rows.guess == 0.0
 
 
+def test_noised_products_are_not_played_and_it_is_said() -> None:
+    graph = planted(clients=4, each=40, features=16, across=False)
+    keys = {"clients": 4, "profile": "one-shot", "update_dp": 4.0}
+    found = audited(graph, **keys)
+    assert found.is_masked
+    assert any("regression with noise (update-dp 4)" in reason for reason in found.not_played)
+    assert not any("products" in one.attack for one in found.findings)
+
+
 @pytest.mark.parametrize(("layers", "reached"), [(3, (0.95, 1.0)), (2, (0.5, 0.5))])
 def test_a_row_that_is_changed_between_predictions_tells_links_by_three_layers(
     tmp_path: Path, layers: int, reached: tuple[float, float]

@@ -136,6 +136,10 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
             for blocks in (2, 3, 5)
         ),
         {"clients": 5, "solver": "ridge", "model": "gcn", "basis": "supervised"},
+        *(
+            {**profile_keys("one-shot"), "clients": 4, "model": "gcn", "update_dp": 4.0, **basis}
+            for basis in ({"basis": "none"}, {"basis_blocks": 1}, {"basis_rows": "own"})
+        ),
         {"clients": 4, "algorithm": "standard", "update_bits": 4},
         {"clients": 4, "algorithm": "propagation", "model": "gcn"},
         {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM, "min_clients": 4},
@@ -213,6 +217,13 @@ LEAN = profile_keys("lean", "rounds", "candidates")
         (FAST, {"dataset": "digits", "algorithm": "standard", "weight_bits": 4, "codec": "dense"}),
         (FAST, {"dataset": "digits", "secure_aggregation": "masked", "update_bits": 8}),
         (SLOW, {"dataset": "digits", "secure_aggregation": "masked", **QUORUM}),
+        (
+            SLOW,
+            {
+                **profile_keys("one-shot"),
+                **{"dataset": "digits", "secure_aggregation": "masked", "update_dp": 4.0},
+            },
+        ),
         (SLOW, {"dataset": "digits", "algorithm": "drop", "weight_bits": 8, "patience": 10}),
         # Sums of a ranking are values of messages, too, of which the plan knows nothing.
         (SLOW, {"dataset": "digits", "task": "links", "metric": "log-loss", "codec": "dense"}),

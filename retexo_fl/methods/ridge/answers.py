@@ -9,6 +9,7 @@ from retexo_fl.client.api import GramAnswer, GramRequest, Ticket
 from retexo_fl.client.client import GraphClient
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.layers.base import Rows, dense_rows
+from retexo_fl.training.clipped_products import clipped_sums
 from retexo_fl.training.floor import read_columns
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.ridge import gram_sums, judged_sums
@@ -49,6 +50,13 @@ class RidgeClient(GraphClient):
         train, classes = self.part.nodes.train, shape.classes
         rows = _columns_of(shape, read)
         labels = self.part.nodes.labels
+        if shape.clips_products:
+            judged = self._judging_nodes()
+            of_train, of_judged = ((rows[i], np.asarray(labels[i])) for i in (train, judged))
+            clip = self._config.update_dp_clip
+            # In float64: what one node changes must be exact.
+            clipped = clipped_sums(of_train, of_judged, classes, clip)
+            return GramAnswer(sums=clipped, examples=len(train))
         of_train = rows[train], np.asarray(labels[train])
         if shape.validates_penalty:
             judging = self._judging_nodes()

@@ -13,22 +13,33 @@ the exchange before it, and the sums in those that end the last one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import GramRequest, Ticket
+from retexo_fl.client.noise import releases_of
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.training import Script, Training
+from retexo_fl.gaussian_privacy import NoisedReleases
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.methods.pieces.basis.script import find_basis
 from retexo_fl.methods.pieces.columns.script import make_columns
+from retexo_fl.training.clipped_products import clipped_values, noised_step
 from retexo_fl.training.floor import read_columns
-from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, fit, gram_values, validated_fit
+from retexo_fl.training.ridge import (
+    MASKED_GRAM_BITS,
+    MOST_SQUARE,
+    fit,
+    gram_values,
+    noised_fit,
+    validated_fit,
+)
 from retexo_fl.training.stage_model import ModelShape, flat_weights
 from retexo_fl.training.volume import solved_values
 
@@ -45,18 +56,31 @@ def ridge(training: Training) -> Script:
         training.keep(outcome)
         yield
     joined = training.joined
-    solving = solve_last(joined.clients, joined.job.ticket(last), joined.schedule.shape)
+    solving = solve_last(
+        joined.clients,
+        joined.job.ticket(last),
+        joined.schedule.shape,
+        noise=releases_of(training.config),
+    )
     weights = training.carry_out(solving, after=last)
     training.select(training.open(last, replace(StageState.first(weights), round=1)))
     yield
     training.finish()
 
 
-def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.ndarray]:
+def solve_last(
+    clients: Clients, ticket: Ticket, shape: ModelShape, *, noise: NoisedReleases | None = None
+) -> Round[np.ndarray]:
     """Ask for the sums of the last stage's products; return the (P,) weights that they give.
 
     Clients without train nodes are asked, too, and answer zeros: so the question can go in the
     messages of the exchange before it.
+
+    Args:
+        clients: All of them.
+        ticket: Of the last stage.
+        shape: Of the model.
+        noise: That clients add to the sums; None for none.
 
     Raises:
         RemoteProtocolError: An answer has another length or count than the client's hello promised.
@@ -67,7 +91,13 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     training = frozenset(client for client, hello in clients.hellos.items() if hello.has("train"))
     total = np.zeros(solved_values(shape))
     request = GramRequest(ticket=ticket)
-    if isinstance(clients, MaskedClients):
+    cohorts = 1
+    if noise is not None:
+        step = noised_step(noise.clip, clipped_values(width, classes))
+        request = GramRequest(ticket=ticket, steps=step.told)
+        assert isinstance(clients, MaskedClients), "keys of a run leave no others"
+        cohorts = len(clients.masking.cohorts)
+    elif isinstance(clients, MaskedClients):
         most = clients.most_judged if shape.validates_penalty else clients.most_train
         terms = len(clients.hellos)
         step = SharedStep.of_sum(MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
@@ -83,7 +113,11 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         check_array(who, answer.sums, len(total))
         total += answer.sums
     found = None
-    if shape.validates_penalty:
+    if noise is not None:
+        # Each cohort has all of it.
+        deviation = noise.sigma * noise.clip * math.sqrt(cohorts)
+        found = noised_fit(total, width=width, classes=classes, deviation=deviation)
+    elif shape.validates_penalty:
         found, _ = validated_fit(total, width=width, classes=classes)
     if found is None:
         found = fit(total[: gram_values(width, classes)], width=width, classes=classes)

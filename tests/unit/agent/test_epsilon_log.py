@@ -61,8 +61,14 @@ def test_releases_of_all_jobs_and_starts_are_together_what_the_formula_says(
     opened(tmp_path).enter(release(2), most=99)
     assert opened(tmp_path).epsilon == log.epsilon
     assert opened(tmp_path, part=OTHER_PART).epsilon == 0
+    opened(tmp_path, part=OTHER_PART).enter(release(1, "job-0000000000ff"), most=99)
+    one = epsilon_of(math.sqrt(MU_SQUARED), DELTA)
+    assert opened(tmp_path).facts == {
+        **{"most": 2.0, "delta": DELTA, "part": PART},
+        "spent": {PART: log.epsilon, OTHER_PART: pytest.approx(one)},
+    }
     path = tmp_path / "epsilon.jsonl"
-    assert len(path.read_text().splitlines()) == 8
+    assert len(path.read_text().splitlines()) == 9
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -72,7 +78,7 @@ def test_beyond_the_budget_it_is_refused_by_name(tmp_path: Path) -> None:
         log.enter(release(number), most=99)
     expected = (
         r"client 3: its part has given away an epsilon of 2 in all jobs; expected at most 2 with "
-        r"one update more \(max-epsilon in its agent.toml\)"
+        r"one sum more \(max-epsilon in its agent.toml\)"
     )
     for again in (log, opened(tmp_path)):
         with pytest.raises(LocalProtocolError, match=expected):
@@ -102,7 +108,7 @@ def test_a_job_that_would_not_fit_is_refused_before_it_begins(tmp_path: Path) ->
 def test_a_job_has_as_many_releases_as_it_promised_in_all_starts(tmp_path: Path) -> None:
     opened(tmp_path).enter(release(1), most=2)
     opened(tmp_path).enter(release(2), most=2)
-    with pytest.raises(LocalProtocolError, match="2 noised updates left in this job"):
+    with pytest.raises(LocalProtocolError, match="2 noised sums left in this job"):
         opened(tmp_path).enter(release(3), most=2)
     opened(tmp_path).enter(release(3, OTHER_JOB), most=2)
 

@@ -12,6 +12,7 @@ from retexo_fl.agent.status import without_bytes
 from retexo_fl.cli.agent_status import show_status
 
 JOB = "job-0123456789ab"
+PART, OTHER_PART = "p" * 16, "o" * 16
 
 
 def _peer(client: int, *, connected: bool, **facts: Any) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def _agent(peers: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
         "pid": 123456,
         "uptime_s": 123456.0,
         "questions": {"answered": 1234, "most": 100_000},
+        "epsilon": {"most": 0.0, "delta": 1e-5, "part": PART, "spent": {PART: 0.0}},
         "jobs": [],
         "peers": peers,
         "strangers": {},
@@ -131,3 +133,34 @@ def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixtur
     assert re.search(r"datagrams at 10\.0\.0\.1:7412, .*XDP.*: 412 received, 398 sent", out)
     assert "datagrams refused: 7 foreign" in out
     assert "peer 4 has stopped acknowledging" in out
+
+
+@pytest.mark.parametrize(
+    ("most", "spent", "expected"),
+    [
+        (0.0, {PART: 0.0}, []),
+        (8.0, {PART: 0.0}, ["epsilon 0 of at most 8 given away (delta 1e-05)"]),
+        (0.0, {PART: 3.14159}, ["epsilon 3.142 given away (delta 1e-05)"]),
+        (
+            8.0,
+            {PART: 2.0, OTHER_PART: None},
+            [
+                "epsilon 2 of at most 8 given away (delta 1e-05)",
+                "epsilon beyond 100 of at most 8 given away (delta 1e-05), about another part, "
+                f"{OTHER_PART}",
+            ],
+        ),
+    ],
+)
+def test_what_each_part_has_given_away_stands_beside_its_budget(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    most: float,
+    spent: dict[str, float | None],
+    expected: list[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    epsilon = {"most": most, "delta": 1e-5, "part": PART, "spent": spent}
+    show_status(_agent([], epsilon=epsilon))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("epsilon")] == expected

@@ -36,6 +36,7 @@ from retexo_fl.training.basis_choice import (
     choice_values,
     probe_width,
 )
+from retexo_fl.training.clipped_products import clipped_direction_sums, clipped_label_products
 from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.ridge import gram_sums, gram_values, judged_sums
@@ -54,6 +55,8 @@ class BasisClient(GraphClient):
         self._admit_to_sum(request.ticket)
         if not self.shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
+        if self.shape.clips_products and request.weights is None:
+            raise LocalProtocolError("asked for sums of features; expected none under update-dp")
         kinds = self._kinds(request)
         facts = self._checked_facts(request)
         known: Sequence[Basis | None] = [None] * len(kinds)
@@ -205,6 +208,11 @@ class BasisClient(GraphClient):
         return BasisAnswer(sums=np.concatenate(sums), examples=len(train), squares=tuple(squares))
 
     def _sums_of(self, rows: Features, block: Basis | None, labels: np.ndarray) -> np.ndarray:
+        if block is not None and self.shape.clips_products:
+            clip = self._config.update_dp_clip
+            if block.directions.shape[1]:
+                return clipped_direction_sums(rows, block.directions, clip)
+            return clipped_label_products(rows, labels, self.shape.classes, clip)
         if block is None:
             return feature_sums(rows)
         if block.directions.shape[1]:

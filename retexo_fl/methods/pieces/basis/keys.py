@@ -19,3 +19,8 @@ def check_basis(values: Mapping[str, Any]) -> None:
             f"basis: {values['basis']} does not go with algorithm {values['algorithm']}; expected "
             "none, or algorithm lazy"
         )
+    if values["basis"] != "none" and values["basis-blocks"] == 1 and values["solver"] == "rounds":
+        raise ConfigurationError(
+            "basis-blocks: 1 does not go with solver rounds, since the scale of coordinates "
+            "follows from later blocks; expected 2 to 64, or solver ridge"
+        )

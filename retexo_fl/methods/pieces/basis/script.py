@@ -9,15 +9,18 @@ import numpy as np
 
 from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import BasisRequest, ChoiceRequest, Ticket
+from retexo_fl.client.noise import releases_of
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Round, members, named
 from retexo_fl.federation.rounds.checked_answers import check_array
 from retexo_fl.federation.rounds.clients import Clients, MaskedClients
 from retexo_fl.federation.training import Training
+from retexo_fl.gaussian_privacy import NoisedReleases
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.training.basis import Basis, BasisBuilder, BasisForm, joined, masked_sum_bits, parted
 from retexo_fl.training.basis_choice import KINDS, choice_errors, choice_values, probe_blocks
+from retexo_fl.training.clipped_products import noised_step
 from retexo_fl.training.recipe import objective_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, MOST_SQUARE, gram_values
 from retexo_fl.training.row_classes import RowClasses, told_with_basis
@@ -74,10 +77,20 @@ def ask_for_basis(
     """
     form = BasisForm(features=shape.features, dtype=config.dtype, bits=config.basis_bits)
     kinds = KINDS if shape.chooses_basis else ("",)
-    asking = _Asking(clients=clients, form=form, ticket=ticket, label_facts=label_facts)
-    first = yield from asking.sums(kinds, shape.features)
+    asking = _Asking(
+        clients=clients,
+        form=form,
+        ticket=ticket,
+        label_facts=label_facts,
+        noise=releases_of(config),
+    )
+    if config.update_dp:
+        # No mean is asked for, nor subtracted.
+        first = asking.nothing(shape.features)
+    else:
+        first = yield from asking.sums(kinds, shape.features)
     builders = {
-        kind: BasisBuilder(sums / first.examples, width=shape.inputs, form=form)
+        kind: BasisBuilder(sums / (first.examples or 1), width=shape.inputs, form=form)
         for kind, sums in first.sums.items()
     }
     examples, choice = first.examples, None
@@ -124,12 +137,14 @@ class _Asking:
         form: How a basis and sums for it travel.
         ticket: Of stage 0.
         label_facts: Of a regression, mean and scale of the labels.
+        noise: That clients add to sums; None for none.
     """
 
     clients: Clients
     form: BasisForm
     ticket: Ticket
     label_facts: tuple[float, ...]
+    noise: NoisedReleases | None = None
 
     def _having(self, *uses: str) -> Sequence[int]:
         """Return the clients with nodes of some uses; under masks, of whole cohorts."""
@@ -137,6 +152,11 @@ class _Asking:
             return self.clients.masking.clients(*uses)
         hellos = self.clients.hellos
         return [c for c, hello in hellos.items() if any(map(hello.has, uses))]
+
+    def nothing(self, size: int) -> _Found:
+        """Return what is known before any block where nothing is asked for that."""
+        clients = list(self._having("train"))
+        return _Found(clients=clients, examples=0, sums={"": np.zeros(size)}, squares={})
 
     def sums(self, kinds: Sequence[str], size: int) -> Round[_Found]:
         """Return the (size,) sums of features of some kinds of rows."""
@@ -166,7 +186,11 @@ class _Asking:
             label_facts=self.label_facts,
         )
         among = self._having("train")
-        if isinstance(self.clients, MaskedClients):
+        size = len(blocks[0].mean) * columns
+        if self.noise is not None:
+            among = first.clients
+            request = replace(request, steps=noised_step(self.noise.clip, size).told)
+        elif isinstance(self.clients, MaskedClients):
             # What other cohorts would add is not bounded by these.
             among = first.clients
             reach = max(
@@ -176,7 +200,6 @@ class _Asking:
             bits = masked_sum_bits(self.form.bits)
             step = SharedStep.of_sum(reach, terms=len(among), bits=bits)
             request = replace(request, steps=step.told)
-        size = len(blocks[0].mean) * columns
         return (yield from self._ask(request, among, last, size))
 
     def _ask(

@@ -1,4 +1,4 @@
-"""What noise on updates demands of other keys."""
+"""What noise on updates, or on the sums of a ridge solution, demands of other keys."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ _FITTING: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = MappingProxyType(
         "loss": (("cross-entropy", "auto"), "whose gradients are written out"),
         "class-weights": (("none",), "which counts train nodes by class without noise"),
         "structure": (("columns", "degrees"), "which sends no labels of train nodes"),
-        "solver": (("rounds",), "whose sums have noise"),
-        "basis": (("none",), "which adds up train nodes' features by class without noise"),
         "floor": (("none",), "which adds up train nodes' products without noise"),
         "candidates": (("none",), "which counts right train nodes in more rounds than it promises"),
         "optimizer": (
@@ -35,8 +33,20 @@ _FITTING: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = MappingProxyType(
         ),
         "local-steps": ((1,), "whose update is a sum over train nodes"),
         "update-bits": ((32,), "since steps of few bits follow from sizes of updates"),
+        "row-dp": ((0.0,), "whose rule follows from train nodes' products without noise"),
         "last-rounds": ((0,), "since epsilon is for the rounds that a run begins with"),
         "devices": (("auto", "cpu"), "where gradients are clipped"),
+    }
+)
+#: Likewise of trainings in rounds.
+_FITTING_ROUNDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = MappingProxyType(
+    {"basis": (("none",), "or solver ridge, whose basis has noise")}
+)
+#: Likewise where a last layer is solved for.
+_FITTING_RIDGE: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = MappingProxyType(
+    {
+        "ridge-penalty": (("validation",), "since cross-validation takes noise for train nodes"),
+        "basis-rows": (("own", "sums"), "since a comparison adds up train nodes without noise"),
     }
 )
 
@@ -49,17 +59,22 @@ def check_noise(values: Mapping[str, Any]) -> None:
     """
     if not values.get("update-dp"):
         return
-    for key, (fitting, why) in _FITTING.items():
+    solves = values.get("solver", "rounds") == "ridge"
+    of_solver = _FITTING_RIDGE if solves else _FITTING_ROUNDS
+    for key, (fitting, why) in {**_FITTING, **of_solver}.items():
         if (value := values.get(key, fitting[0])) not in fitting:
             raise ConfigurationError(
                 f"update-dp: {values['update-dp']:g} does not go with {key} {shown(value)}; "
                 f"expected {key} {' or '.join(map(str, fitting))}, {why}, or update-dp 0"
             )
-    rounds = values["layers"] * values["rounds"]
-    sigma = math.sqrt(rounds) / mu_of(values["update-dp"], values["update-dp-delta"])
+    releases, release = values["layers"] * values["rounds"], "update"
+    if solves:
+        blocks = values["basis-blocks"] if values["basis"] != "none" else 0
+        releases, release = 1 + blocks, "sum"
+    sigma = math.sqrt(releases) / mu_of(values["update-dp"], values["update-dp-delta"])
     if sigma > MOST_SIGMA:
         raise ConfigurationError(
-            f"update-dp: {values['update-dp']:g} for {counted(rounds, 'update')} takes noise of "
-            f"{sigma:.4g} times the clip; expected at most {MOST_SIGMA:g}: fewer rounds, or a "
-            "larger epsilon"
+            f"update-dp: {values['update-dp']:g} for {counted(releases, release)} takes noise of "
+            f"{sigma:.4g} times the clip; expected at most {MOST_SIGMA:g}: fewer "
+            f"{'basis-blocks' if solves else 'rounds'}, or a larger epsilon"
         )
