@@ -154,6 +154,9 @@ def test_however_large_the_noise_is_what_is_solved_is_positive_definite() -> Non
         sums, _ = judged(30, 30)
         size = clipped_values(WIDTH, CLASSES)
         sums[:size] += made.normal(0, deviation, size)
+        # Validation nodes that would have the least penalty there is.
+        sums[size : 2 * size] = 0.0
+        sums[2 * size - WIDTH * CLASSES : 2 * size] = sums[size - WIDTH * CLASSES : size]
         found = noised_fit(sums, width=WIDTH, classes=CLASSES, deviation=deviation)
         # (G + penalty) W = B of a G that is none: W is no longer than B over the floor.
         products = sums[size - WIDTH * CLASSES : size]
