@@ -184,7 +184,7 @@ def stage_payloads(
         return {pair: written(vectors) for pair, vectors in counts.items()}
     sizes = planned.own_features(config, kind)
     plain = {pair: sizes[pair] for pair in counts}
-    if shape.basis_of_sums or row_bits == 32 or config.row_codec == FIXED8:
+    if row_bits == 32 or config.row_codec == FIXED8:
         return plain
     return {pair: min(size, in_few_bits(counts[pair])) for pair, size in plain.items()}
 
@@ -192,7 +192,7 @@ def stage_payloads(
 def is_exact(config: RunConfig, shape: ModelShape, stage: int) -> bool:
     """Return whether :func:`stage_payloads` are exact: nothing that is trained decides them."""
     if not stage and not (shape.coordinates_cross or shape.made_columns):
-        return shape.basis_of_sums or config.row_bits == 32
+        return config.row_bits == 32
     if stage and shape.class_bits:
         return True
     return config.codec == "dense" and not forecast_of(config).samples_vectors
