@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retexo_fl.api.flower_run import follow, named_error
@@ -16,16 +17,22 @@ if TYPE_CHECKING:
 
 
 def predict_on_flower(
-    config: RunConfig, task: PredictionTask, place: Workshop, table: PredictionTable
+    config: RunConfig,
+    task: PredictionTask,
+    place: Workshop,
+    table: PredictionTable,
+    *,
+    ray_address: str = "",
 ) -> None:
     """Run an inference in Flower's simulation, and show its progress.
+
+    ``ray_address`` is that of a Ray cluster that is there; empty for a private one.
 
     Raises:
         RetexoError: A named failure of the inference.
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
-    from retexo_fl.client.factory import SCRATCH_VARIABLE
-    from retexo_fl.simulation.flower_bundle import prediction_apps
+    from retexo_fl.simulation.flower_bundle import prediction_apps, with_folders
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
     with table:
@@ -34,8 +41,13 @@ def predict_on_flower(
                 config_values(config),
                 num_clients=config.clients,
                 tick=follow(place.server / EVENTS_NAME, table.handle, kinds=PREDICTION_EVENTS),
-                extra_environment={SCRATCH_VARIABLE: str(place.scratch)},
-                apps=prediction_apps(task, predictions=str(place.clients)),
+                apps=with_folders(
+                    prediction_apps(task),
+                    predictions=place.clients.absolute(),
+                    scratch=place.scratch.absolute(),
+                    parts=Path(config.partitions),
+                ),
+                ray_address=ray_address,
             )
         except EngineFailed as failure:
             try:

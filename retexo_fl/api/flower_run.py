@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from retexo_fl import errors
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.errors import EngineFailed, RetexoError
+from retexo_fl.errors import ConfigurationError, EngineFailed, RetexoError
 from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
 
@@ -33,6 +33,7 @@ def run_on_flower(
     listeners: Sequence[Callable[[Event], None]],
     *,
     overwrite: bool = False,
+    ray_address: str = "",
 ) -> None:
     """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
 
@@ -42,27 +43,29 @@ def run_on_flower(
         table: A context in which the training takes place.
         listeners: Called with every event.
         overwrite: Replace a run that is there.
+        ray_address: Of a Ray cluster that is there, which answers; empty for a private one.
 
     Raises:
         RetexoError: A failure of the training, of the class that its ServerApp raised.
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
-    from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
+    from retexo_fl.client.factory import PARTS_NAME
     from retexo_fl.client.preparation import keep_recipe
     from retexo_fl.graph.parts.storage import write_partitions
-    from retexo_fl.simulation.flower_bundle import training_apps
+    from retexo_fl.simulation.flower_bundle import training_apps, with_folders
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
     def handle(event: Event) -> None:
         for listener in listeners:
             listener(event)
 
-    with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
+    with _scratch(run_path, ray_address) as scratch_name:
         scratch = Path(scratch_name)
         config, parts, profile = make()
+        # Of the configuration, which is replayed, only what the user said of them is part.
+        folder = Path(config.partitions).absolute() if config.partitions else scratch / PARTS_NAME
         if not config.partitions:
-            # Where clients look for them; the configuration, which is replayed, does not say so.
-            write_partitions(parts, scratch / PARTS_NAME)
+            write_partitions(parts, folder)
         recipe = parts[0].recipe
         del parts
         before = mark_of(run_path / "status.json")
@@ -73,8 +76,10 @@ def run_on_flower(
                     config_values(config),
                     num_clients=config.clients,
                     tick=look,
-                    extra_environment={SCRATCH_VARIABLE: str(scratch)},
-                    apps=training_apps(profile, overwrite=overwrite),
+                    apps=with_folders(
+                        training_apps(profile, overwrite=overwrite), scratch=scratch, parts=folder
+                    ),
+                    ray_address=ray_address,
                 )
             except EngineFailed as failure:
                 is_new = not config.resume
@@ -83,6 +88,20 @@ def run_on_flower(
                 note_end(run_path, before, "interrupted", None)
                 raise
         keep_recipe(recipe, run_path)
+
+
+def _scratch(run_path: Path, ray_address: str) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for what clients share: on a cluster beside the run, which its nodes have."""
+    if not ray_address:
+        return tempfile.TemporaryDirectory(prefix="retexo-")
+    try:
+        run_path.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=f".{run_path.name}.", dir=run_path.parent)
+    except OSError as error:
+        raise ConfigurationError(
+            f"out: {run_path.parent} cannot be written to ({error.strerror}); expected a folder "
+            "that all nodes of the Ray cluster have"
+        ) from error
 
 
 def named_error(

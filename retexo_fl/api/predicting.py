@@ -17,6 +17,7 @@ from retexo_fl.api.values import values_of, with_frames
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
+from retexo_fl.simulation.ray_cluster import check_answers, ray_address_of
 from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class AskedPredictions:
         overwrite: Replace what is there.
         allow_plugins: Import what the run's configuration names.
         quiet: Show no progress.
+        ray_address: ``HOST:PORT`` of a Ray cluster that is there, for Flower's simulation.
     """
 
     run: Path
@@ -87,6 +89,7 @@ class AskedPredictions:
     overwrite: bool = False
     allow_plugins: bool = False
     quiet: bool = False
+    ray_address: str | None = None
 
 
 def predict_asked(
@@ -118,13 +121,14 @@ def predict_asked(
         model = read_trained_model(asked.run, allow_plugins=asked.allow_plugins)
         partitions = stack.enter_context(_folder_of_parts(asked, model))
         inference = _checked(asked, model, partitions)
+        cluster = ray_address_of(asked.ray_address, inference.config.engine)
         stack.enter_context(owned_folder(inference.out))
         summary = None
         if not asked.overwrite:
             summary = finished_summary(inference.out, inference.identity)
         if summary is None:
             with named_end(lambda: f"start again with: {again(inference)}"):
-                summary = _make(inference, quiet=asked.quiet)
+                summary = _make(inference, cluster, quiet=asked.quiet)
         else:
             clear_workshops(inference.out)
             tell("made already; --overwrite makes them again")
@@ -246,15 +250,17 @@ def _parts_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _make(inference: Inference, *, quiet: bool) -> dict[str, Any]:
-    """Make the predictions; return the facts about them."""
+def _make(inference: Inference, cluster: str, *, quiet: bool) -> dict[str, Any]:
+    """Make the predictions, on Ray's ``cluster`` if there is one; return the facts about them."""
     from retexo_fl.simulation.prediction_set import workshop
 
+    if cluster:
+        check_answers(cluster)
     with workshop(inference.out) as place:
-        return _make_in(place, inference, quiet=quiet)
+        return _make_in(place, inference, cluster, quiet=quiet)
 
 
-def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str, Any]:
+def _make_in(place: Workshop, inference: Inference, cluster: str, *, quiet: bool) -> dict[str, Any]:
     from retexo_fl.federation.prediction_app import PredictionTask, read_outcome
     from retexo_fl.progress.prediction import PredictionTable
 
@@ -267,7 +273,7 @@ def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str,
     if config.engine == "flower":
         from retexo_fl.api.flower_predict import predict_on_flower
 
-        predict_on_flower(config, task, place, table)
+        predict_on_flower(config, task, place, table, ray_address=cluster)
     else:
         from retexo_fl.simulation.inline_engine import predict_inline
 
@@ -351,6 +357,7 @@ class How(TypedDict):
     overwrite: bool
     allow_plugins: bool
     quiet: bool
+    ray_address: str | None
 
 
 def _source(source: object, keys: Values) -> dict[str, Any]:

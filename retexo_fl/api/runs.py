@@ -28,6 +28,7 @@ from retexo_fl.errors import ConfigurationError, RetexoError, RunDirectoryError
 from retexo_fl.files import file_stamp
 from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
 from retexo_fl.run_log.result import Result
+from retexo_fl.simulation.ray_cluster import ray_address_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -190,6 +191,7 @@ class Run:
         form: str = "csv",
         overwrite: bool = False,
         quiet: bool = False,
+        ray_address: str | None = None,
         **keys: object,
     ) -> Predictions:
         """Predict as `retexo predict` does: each client its own nodes, to a file of its own.
@@ -202,6 +204,7 @@ class Run:
             overwrite: Replace other predictions there; without it those of the same model and parts
                 are returned as they are.
             quiet: Show no progress.
+            ray_address: As in :func:`run`.
             keys: Those of `retexo predict`, in snake case.
 
         Raises:
@@ -218,6 +221,7 @@ class Run:
             overwrite=overwrite,
             allow_plugins=self.allow_plugins,
             quiet=quiet,
+            ray_address=ray_address,
             keys=keys,
         )
 
@@ -230,6 +234,7 @@ class Run:
         partitions: Partitions | None = None,
         callbacks: Sequence[Callback] = (),
         quiet: bool = False,
+        ray_address: str | None = None,
         **moved: Unpack[MovedOptions],
     ) -> Self:
         """Train the last stage of a finished run on; its result gives way to the new one.
@@ -243,6 +248,7 @@ class Run:
             partitions: See there.
             callbacks: See there.
             quiet: See there.
+            ray_address: See there.
             moved: See there.
 
         Raises:
@@ -253,7 +259,7 @@ class Run:
             raise ConfigurationError(f"rounds: {rounds}; expected at least 1")
         asked = asked_for({**moved, "resume": self.path}, graph=graph, partitions=partitions)
         asked = replace(asked, extend=rounds, allow_plugins=self.allow_plugins)
-        _train(asked, callbacks, quiet=quiet)
+        _train(asked, callbacks, quiet=quiet, ray_address=ray_address)
         return self
 
     @words_of_python()
@@ -264,6 +270,7 @@ class Run:
         partitions: Partitions | None = None,
         callbacks: Sequence[Callback] = (),
         quiet: bool = False,
+        ray_address: str | None = None,
         **moved: Unpack[MovedOptions],
     ) -> Self:
         """Go on with an interrupted or failed run, to the bits of an undisturbed one.
@@ -273,6 +280,7 @@ class Run:
             partitions: Likewise; or the folder, where it has moved.
             callbacks: As in :func:`run`.
             quiet: Show no progress.
+            ray_address: As in :func:`run`.
             moved: Keys that say where it runs or how long it waits, such as ``engine``.
 
         Raises:
@@ -280,7 +288,8 @@ class Run:
             RetexoError: As :func:`run`.
         """
         asked = asked_for({**moved, "resume": self.path}, graph=graph, partitions=partitions)
-        _train(replace(asked, allow_plugins=self.allow_plugins), callbacks, quiet=quiet)
+        asked = replace(asked, allow_plugins=self.allow_plugins)
+        _train(asked, callbacks, quiet=quiet, ray_address=ray_address)
         return self
 
 
@@ -296,6 +305,7 @@ def run(  # noqa: PLR0913 - each is an option
     quiet: bool = False,
     force: bool = False,
     overwrite: bool = False,
+    ray_address: str | None = None,
     **keys: Unpack[RunOptions],
 ) -> Run:
     """Train, and return the run: what `retexo run` does with the same keys, to the same bytes.
@@ -312,6 +322,8 @@ def run(  # noqa: PLR0913 - each is an option
         force: Train even if memory is not enough.
         overwrite: Replace the run that is in ``out``, once this one has begun; a directory that
             holds anything else is refused.
+        ray_address: ``HOST:PORT`` of a Ray cluster that is there, for ``engine="flower"``; by
+            default what the environment's ``RAY_ADDRESS`` says, else a Ray of the run's own.
         keys: Of the configuration, in snake case: docs/options.md lists them.
 
     Raises:
@@ -325,10 +337,17 @@ def run(  # noqa: PLR0913 - each is an option
         keys, config=config, profile=profile, graph=graph, partitions=partitions
     ).of_run()
     asked = replace(asked, overwrite=overwrite)
-    return _train(asked, callbacks, quiet=quiet, force=force)
+    return _train(asked, callbacks, quiet=quiet, force=force, ray_address=ray_address)
 
 
-def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: bool = False) -> Run:
+def _train(
+    asked: Asked,
+    callbacks: Sequence[Callback],
+    *,
+    quiet: bool,
+    force: bool = False,
+    ray_address: str | None = None,
+) -> Run:
     from retexo_fl.progress import LiveTable
 
     listeners = _listeners_of(callbacks)
@@ -339,10 +358,17 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
         )
     if config.engine == "flower":
         check_importable(config_values(config), where="engine flower")
+    cluster = ray_address_of(ray_address, config.engine)
     config, path = placed(config, overwrite=asked.overwrite)
     check_plugins(config)
     training = Training(
-        config=config, run_path=path, asked=asked, tell=say, quiet=quiet, force=force
+        config=config,
+        run_path=path,
+        asked=asked,
+        tell=say,
+        quiet=quiet,
+        force=force,
+        ray_address=cluster,
     )
     table = LiveTable.of_run(config, quiet=quiet)
     allowed = ", allow_plugins=True" if named_plugins(config_values(config)) else ""

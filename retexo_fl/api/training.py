@@ -42,6 +42,7 @@ class Training:
         tell: Is handed sentences for the user, one at a time.
         quiet: Tell nothing but of devices, and show no progress.
         force: Train even if memory is not enough.
+        ray_address: Of a Ray cluster that is there; empty for one of the run's own.
     """
 
     config: RunConfig
@@ -50,6 +51,7 @@ class Training:
     tell: Callable[[str], None]
     quiet: bool = False
     force: bool = False
+    ray_address: str = ""
 
     def run(self, table: LiveTable, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
         """Train to the end.
@@ -64,10 +66,18 @@ class Training:
         listeners = [table.handle, *listeners]
         if self.config.engine == "flower":
             from retexo_fl.api.flower_run import run_on_flower
+            from retexo_fl.simulation.ray_cluster import check_answers
 
+            if self.ray_address:
+                check_answers(self.ray_address)
             self._tell_devices()
             run_on_flower(
-                self.run_path, self._fitted, table, listeners, overwrite=self.asked.overwrite
+                self.run_path,
+                self._fitted,
+                table,
+                listeners,
+                overwrite=self.asked.overwrite,
+                ray_address=self.ray_address,
             )
             return
         from retexo_fl.client.preparation import keep_recipe

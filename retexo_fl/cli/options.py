@@ -37,6 +37,17 @@ Overwrite: TypeAlias = Annotated[
         "--overwrite", help="Replace what the same command wrote there before, and nothing else."
     ),
 ]
+#: Of commands that train or predict in Flower's simulation; where Ray is, is no matter of a run.
+RayAddress: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="With --engine flower: the Ray cluster that is there (`ray start`); else "
+        "RAY_ADDRESS, or a Ray of its own.",
+        metavar="HOST:PORT",
+        show_default=False,
+        rich_help_panel="Where it runs",
+    ),
+]
 #: Of commands that read a client's own tables, which have no configuration.
 UnlabelledValues: TypeAlias = Annotated[
     str,

@@ -22,7 +22,7 @@ from retexo_fl.api.predicting import (
 )
 from retexo_fl.api.training import named_end
 from retexo_fl.cli.help_text import examples
-from retexo_fl.cli.options import AsJson, Values, config_command
+from retexo_fl.cli.options import AsJson, RayAddress, Values, config_command
 from retexo_fl.cli.sentences import complain, printable, tell, tell_json
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -34,6 +34,7 @@ from retexo_fl.cli.superlink import (
 )
 from retexo_fl.config.goals import Goal
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.simulation.ray_cluster import ray_address_of
 from retexo_fl.units import format_bytes, format_counted
 
 _HELP = """Predict the nodes of partitioned graphs with the model of a finished run.
@@ -106,6 +107,7 @@ def _predict(  # noqa: PLR0913 - so many options
     ] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    ray_address: RayAddress = None,
     superlink: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +149,7 @@ def _predict(  # noqa: PLR0913 - so many options
         overwrite=overwrite,
         allow_plugins=allow_plugins,
         quiet=quiet,
+        ray_address=ray_address,
     )
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:
@@ -176,6 +179,7 @@ def _predict_in_place(
     asked: AskedPredictions, address: Address, clients: int, *, as_json: bool
 ) -> None:
     """Have clients predict on their own parts, and say how that went."""
+    ray_address_of(asked.ray_address, "deployment")
     given = {*(() if asked.partitions is None else ("partitions",)), *OF_GRAPH & {*asked.values}}
     if given:
         raise ConfigurationError(

@@ -21,7 +21,14 @@ from retexo_fl.api.training import (
 )
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Overwrite, Values, config_command
+from retexo_fl.cli.options import (
+    PROFILE_OPTION,
+    AsJson,
+    Overwrite,
+    RayAddress,
+    Values,
+    config_command,
+)
 from retexo_fl.cli.sentences import complain, printable, tell, tell_json
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -36,6 +43,7 @@ from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json
+from retexo_fl.simulation.ray_cluster import ray_address_of
 from retexo_fl.units import format_bytes, format_counted, format_duration
 
 if TYPE_CHECKING:
@@ -111,6 +119,7 @@ def _run(  # noqa: PLR0913 - each is an option
             show_default=False,
         ),
     ] = "",
+    ray_address: RayAddress = None,
     superlink: Annotated[
         str | None,
         typer.Option(
@@ -125,8 +134,8 @@ def _run(  # noqa: PLR0913 - each is an option
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     _check_resumed(values, extend=extend, allow_plugins=allow_plugins)
     if cuts:
-        if address is not None or force:
-            raise ConfigurationError("cuts: cannot be given with superlink or force")
+        if address is not None or force or ray_address is not None:
+            raise ConfigurationError("cuts: cannot be given with superlink, force or ray-address")
         _roll(values, cuts, config, profile, as_json=as_json, quiet=quiet, overwrite=overwrite)
         return
     if address is not None:
@@ -141,6 +150,7 @@ def _run(  # noqa: PLR0913 - each is an option
     ).of_run()
     with imports_uncollected():
         chosen, told = _chosen(asked, address)
+        cluster = ray_address_of(ray_address, chosen.engine)
         chosen, run_path = placed(chosen, made_here=address is None, overwrite=overwrite)
         check_plugins(chosen)
         if chosen.engine == "inline":
@@ -148,7 +158,13 @@ def _run(  # noqa: PLR0913 - each is an option
             import_module("retexo_fl.client.factory")
     _check_address(chosen, address)
     training = Training(
-        config=chosen, run_path=run_path, asked=asked, tell=complain, quiet=quiet, force=force
+        config=chosen,
+        run_path=run_path,
+        asked=asked,
+        tell=complain,
+        quiet=quiet,
+        force=force,
+        ray_address=cluster,
     )
     replaced = file_stamp(run_path / "status.json") if overwrite else None
     with named_end(partial(_what_now, training, address, replaced)):

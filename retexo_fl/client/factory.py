@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -33,9 +34,9 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.storage import open_partition, write_partitions
 from retexo_fl.methods.clients import check_by_message, client_class
 
-#: Set by the command line to a folder that it removes when the run is over.
+#: Names the folder to workers that were not told of one, as those of `flwr run`.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
-#: The folder of parts in it, made once, by the command line or by the first worker.
+#: The folder of parts in it, made once by the first worker, or by the command.
 PARTS_NAME: Final = "parts"
 _LOCK_NAME: Final = "parts.lock"
 #: Share of the memory of clients that workers keep between messages; the rest is for the workers
@@ -112,11 +113,22 @@ class WorkerClients:
     """Clients in the worker processes of Flower's simulation, sharing a scratch folder.
 
     Any message may reach any worker, so each comes to keep every client, while memory lasts.
-    ``predictions`` is where they write what they predict.
+
+    Args:
+        predictions: Where they write what they predict; None of a training.
+        scratch: The folder; None for that of the run, on this machine.
+        parts: Of all clients; None for what the configuration names, or is made in the folder.
     """
 
-    def __init__(self, predictions: Path | None = None) -> None:
+    def __init__(
+        self,
+        predictions: Path | None = None,
+        scratch: Path | None = None,
+        parts: Path | None = None,
+    ) -> None:
         self._predictions = predictions
+        self._scratch = scratch
+        self._parts = parts
         self._clients: OrderedDict[tuple[str, int], tuple[GraphClient, float]] = OrderedDict()
         self._kept_bytes = 0.0
         self._log: DeviceLog | None = None
@@ -132,10 +144,21 @@ class WorkerClients:
         if key not in self._clients:
             if self._log is None and self._predictions is None:
                 self._log = _device_log(config)
-            self._keep(key, *self._make(config, job, client, scratch_folder(run_id)))
+            self._keep(key, *self._make(config, job, client, self._scratch_of(run_id)))
             self._drop_beyond(_KEPT_SHARE * available_bytes() / processes_for(config.clients))
         self._clients.move_to_end(key)
         return self._clients[key][0]
+
+    def _scratch_of(self, run_id: int) -> Path:
+        if self._scratch is None:
+            return scratch_folder(run_id)
+        for folder in filter(None, (self._scratch, self._parts)):
+            if not folder.is_dir():
+                raise PartitionError(
+                    f"{folder}: is not there on the node {platform.node()}; expected a folder that "
+                    "all nodes of the Ray cluster have at this path"
+                )
+        return self._scratch
 
     def _keep(self, key: tuple[str, int], client: GraphClient, size_bytes: float) -> None:
         self._clients[key] = client, size_bytes
@@ -153,7 +176,9 @@ class WorkerClients:
         """Make a client; return it with about how many bytes it keeps between messages."""
         predicts = self._predictions is not None
         check_by_message(config, predicts=predicts)
-        parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
+        parts = self._parts
+        if parts is None:
+            parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
         channel = SpoolChannel(scratch / "spool")
         store = FolderStore(scratch / "clients" / job / str(client))
 

@@ -75,15 +75,18 @@ def make_recipe_app(**task: Any) -> ServerApp:
     return recipe_app.make_recipe_app(recipe_app.RecipeTask(**task))
 
 
-def make_client_app(predictions: str = "") -> ClientApp:
+def make_client_app(predictions: str = "", scratch: str = "", parts: str = "") -> ClientApp:
     """Return the ClientApp that answers for one client.
 
     Args:
         predictions: Folder that clients write their predictions to; empty where they make none.
+        scratch: Folder that all processes of a simulation share, likewise ``parts``; empty where
+            each finds it by itself.
+        parts: Folder of all clients' parts.
     """
     from retexo_fl.federation import client_app
 
-    return client_app.make_client_app(predictions)
+    return client_app.make_client_app(predictions, scratch, parts)
 
 
 __all__ = [

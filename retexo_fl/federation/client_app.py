@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from retexo_fl.config import RunConfig, Scalar
 
 
-def make_client_app(predictions: str = "") -> ClientApp:
+def make_client_app(predictions: str = "", scratch: str = "", parts: str = "") -> ClientApp:
     """Return the ClientApp.
 
     A node whose configuration names an ``agent`` passes every message on to it; other nodes are
@@ -29,8 +29,13 @@ def make_client_app(predictions: str = "") -> ClientApp:
     Args:
         predictions: Folder that clients of a simulation write their predictions to; empty where
             they make none.
+        scratch: Folder that all processes of a simulation share; empty where each finds it by the
+            environment.
+        parts: Folder of all clients' parts; empty where the configuration says it, or the first
+            process makes them.
     """
     workers: list[WorkerClients] = []
+    places = (predictions, scratch, parts)
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
         if "agent" in context.node_config:
@@ -39,7 +44,7 @@ def make_client_app(predictions: str = "") -> ClientApp:
         from retexo_fl.client.factory import WorkerClients
 
         if not workers:
-            workers.append(WorkerClients(Path(predictions) if predictions else None))
+            workers.append(WorkerClients(*(Path(place) if place else None for place in places)))
         return workers[0].find(
             _run_config(context),
             job=ticket.job,
@@ -47,7 +52,7 @@ def make_client_app(predictions: str = "") -> ClientApp:
             run_id=context.run_id,
         )
 
-    return build_client_app(find_client, _AppByName(predictions))
+    return build_client_app(find_client, _AppByName(places))
 
 
 class _AppByName(ClientApp):
@@ -57,17 +62,17 @@ class _AppByName(ClientApp):
     one each time, whose clients had to be made anew.
     """
 
-    def __init__(self, predictions: str) -> None:
+    def __init__(self, places: tuple[str, str, str]) -> None:
         super().__init__()
-        self._predictions = predictions
+        self._places = places
 
-    def __reduce__(self) -> tuple[Callable[[str], ClientApp], tuple[Any, ...]]:
-        return _app_of_process, (self._predictions,)
+    def __reduce__(self) -> tuple[Callable[..., ClientApp], tuple[Any, ...]]:
+        return _app_of_process, self._places
 
 
 @cache
-def _app_of_process(predictions: str) -> ClientApp:
-    return make_client_app(predictions)
+def _app_of_process(*places: str) -> ClientApp:
+    return make_client_app(*places)
 
 
 def agent_socket(context: Context) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,20 +44,27 @@ class BundleApps:
     client: str = _COMPONENT.format(kind="client")
 
 
-def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
+def prediction_apps(task: PredictionTask) -> BundleApps:
     """Return the components of an inference.
 
     What they are to do stands in their source: paths have no place in a run configuration.
 
     Args:
         task: What the server predicts with.
-        predictions: Existing folder that the clients write to.
     """
-    return BundleApps(
-        server=_component("prediction", task),
-        client="from retexo_fl.federation import make_client_app\n"
-        f"app = make_client_app(predictions={predictions!r})\n",
-    )
+    return BundleApps(server=_component("prediction", task))
+
+
+def with_folders(apps: BundleApps, **folders: Path) -> BundleApps:
+    """Return components whose clients are told their folders, wherever Ray starts them.
+
+    Args:
+        apps: Of a run.
+        folders: Existing ones, as :func:`~retexo_fl.federation.make_client_app` takes them.
+    """
+    given = ", ".join(f"{name}={str(folder)!r}" for name, folder in folders.items())
+    source = f"from retexo_fl.federation import make_client_app\napp = make_client_app({given})\n"
+    return replace(apps, client=source)
 
 
 def training_apps(

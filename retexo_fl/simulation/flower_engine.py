@@ -2,8 +2,9 @@
 
 Flower's ``flwr run`` starts daemons that outlive it, shares one home directory and one port
 between all runs of a user, installs packages from the network, and joins any Ray cluster it finds.
-Here each run has a private home, port and temporary directory, needs no network, and stands under
-a supervisor (``flower_daemon.py``) that ends whatever Flower started.
+Here each run has a private home, port and temporary directory, needs no network (but where it is
+to join a Ray cluster, which it leaves as it was), and stands under a supervisor
+(``flower_daemon.py``) that ends whatever Flower started.
 """
 
 from __future__ import annotations
@@ -44,12 +45,15 @@ _SETTINGS: Final = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    # The log is a file that is read when a process dies: nothing may wait in a buffer.
+    "PYTHONUNBUFFERED": "1",
+}
+#: Of a Ray of the run's own.
+_RAY_SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Only on the "cluster" platforms does Ray listen on the machine's address, not the loopback's.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # The log is a file that is read when a process dies: nothing may wait in a buffer.
-    "PYTHONUNBUFFERED": "1",
 }
 
 
@@ -61,6 +65,7 @@ def run_flower_simulation(
     start_timeout_s: float = 180.0,
     extra_environment: Mapping[str, str] = _NO_ENVIRONMENT,
     apps: BundleApps | None = None,
+    ray_address: str = "",
 ) -> None:
     """Run the components in Flower's simulation and return when the run completed.
 
@@ -77,6 +82,9 @@ def run_flower_simulation(
         extra_environment: Variables for all of Flower's processes; they win over the engine's,
             but for those that say where the run lives (FLWR_HOME, RAY_TMPDIR, TMPDIR).
         apps: Source of the components; by default those of ``retexo_fl.federation``.
+        ray_address: ``HOST:PORT`` of a Ray cluster that is there, of which this machine is a node;
+            its workers have their own environment and current directory. Empty for a Ray of the
+            run's own.
 
     Raises:
         ConfigurationError: Ray or Flower's programs are not installed, the platform is not
@@ -93,10 +101,12 @@ def run_flower_simulation(
             superlink=superlink,
             flwr=flwr,
             bundle=str(write_bundle(directory, run_config, apps=apps)),
-            federation_config=_federation_config(num_clients),
+            federation_config=_federation_config(num_clients, ray_address),
             start_timeout_s=start_timeout_s,
         )
-        environment = _environment(directory, Path(flwr).parent, extra_environment)
+        environment = _environment(
+            directory, Path(flwr).parent, extra_environment, ray_address=ray_address
+        )
         outcome = _supervise(assignment, environment, tick)
     finally:
         # The supervisor has removed it, unless the supervisor itself was killed.
@@ -138,26 +148,29 @@ def _temporary_place() -> str:
     return place
 
 
-def _federation_config(num_clients: int) -> str:
-    # Ray starts one actor per CPU at once: no more of them than there are clients.
+def _federation_config(num_clients: int, ray_address: str = "") -> str:
+    # Flower starts one actor per CPU at once: no more of them than there are clients. A cluster
+    # that is there has the CPUs that it has.
+    cpus = "" if ray_address else f"init-args-num-cpus={processes_for(num_clients)} "
     return (
         f"num-supernodes={num_clients} client-resources-num-cpus=1 "
-        f"init-args-num-cpus={processes_for(num_clients)} "
-        'init-args-logging-level="ERROR"'
+        f'{cpus}init-args-logging-level="ERROR"'
     )
 
 
-def _environment(directory: Path, programs: Path, extra: Mapping[str, str]) -> dict[str, str]:
+def _environment(
+    directory: Path, programs: Path, extra: Mapping[str, str], *, ray_address: str = ""
+) -> dict[str, str]:
     """Return the environment of all of Flower's processes."""
     # A variable meant for the user's other runs of Flower or Ray (an address, a hook, a home)
-    # must not reach this one.
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith(("FLWR_", "RAY_"))
-    }
-    environment = inherited | _SETTINGS | dict(extra)
+    # must not reach this one. On a cluster that is there, Ray's (certificates, a token) are of it.
+    foreign = ("FLWR_",) if ray_address else ("FLWR_", "RAY_")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    ours = {} if ray_address else _RAY_SETTINGS
+    environment = inherited | _SETTINGS | ours | dict(extra)
+    environment |= {"RAY_ADDRESS": ray_address} if ray_address else {"RAY_TMPDIR": str(directory)}
     environment |= {
         "FLWR_HOME": str(directory / "home"),
-        "RAY_TMPDIR": str(directory),
         "TMPDIR": str(directory),
         # Flower starts its own programs by name.
         "PATH": os.pathsep.join(filter(None, (str(programs), environment.get("PATH")))),

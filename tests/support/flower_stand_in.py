@@ -7,7 +7,6 @@ Flower's and Ray's own processes compute for twenty (``tests/system/test_flower_
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -36,17 +35,17 @@ def run_apps(
     *,
     num_clients: int,
     tick: Callable[[], None],
-    extra_environment: Mapping[str, str],
     apps: BundleApps,
+    ray_address: str,
 ) -> None:
     """Run as ``run_flower_simulation`` does; what ``tick`` raises kills the apps."""
+    assert not ray_address, "no cluster is played"
     source: dict[str, Any] = {"server": apps.server, "client": apps.client}
     source |= {"run_config": dict(run_config), "num_clients": num_clients}
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
             [sys.executable, "-c", _APPS, json.dumps(source)],
-            env={**os.environ, **extra_environment},
             stdout=log,
             stderr=log,
         ) as process,

@@ -60,7 +60,8 @@ def test_the_command_goes_by_its_own_policies_and_engine(
     assert run.config.missing_peers == "wait"
     assert summary_of(tmp_path / "parts")["missing_peers"] == "drop"
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, ray_address: str) -> None:
+        assert not ray_address
         raise RetexoError("on Flower")
 
     monkeypatch.setattr("retexo_fl.api.flower_predict.predict_on_flower", refuse)

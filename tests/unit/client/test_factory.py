@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import tempfile
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.factory import SCRATCH_VARIABLE, WorkerClients, scratch_folder
 from retexo_fl.config import make_config
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, PartitionError
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 
 CONFIG = make_config({"clients": 2, "hidden": 8, "layers": 1})
@@ -101,3 +103,15 @@ def test_scratch_folder_is_taken_from_the_environment(
 ) -> None:
     monkeypatch.setenv(SCRATCH_VARIABLE, str(temporary / "given"))
     assert scratch_folder(7) == temporary / "given"
+
+
+@pytest.mark.parametrize("absent", ["scratch", "parts"])
+def test_a_node_without_the_folders_of_the_run_is_named(temporary: Path, absent: str) -> None:
+    """It makes none of its own: peers on other nodes would wait for what is put there."""
+    folders = {name: temporary / name for name in ("scratch", "parts")}
+    for name in folders.keys() - {absent}:
+        folders[name].mkdir()
+    words = f"{folders[absent]}: is not there on the node {platform.node()}; expected a folder"
+    with pytest.raises(PartitionError, match=re.escape(words)):
+        WorkerClients(None, **folders).find(CONFIG, job="job-1", client=0, run_id=7)
+    assert not folders[absent].exists()

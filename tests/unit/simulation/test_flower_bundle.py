@@ -13,7 +13,13 @@ from flwr.serverapp import ServerApp
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.prediction_app import PredictionTask
-from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, prediction_apps, write_bundle
+from retexo_fl.simulation.flower_bundle import (
+    BundleApps,
+    Scalar,
+    prediction_apps,
+    with_folders,
+    write_bundle,
+)
 
 CONFIG: dict[str, Scalar] = {
     "clients": 3,
@@ -76,7 +82,8 @@ def test_write_bundle_takes_other_components(tmp_path: Path) -> None:
 
 def test_prediction_apps_are_components_with_any_paths() -> None:
     odd = "a \"quoted\" 'path'\\ # ü\n\udcff"
-    apps = prediction_apps(PredictionTask(run=odd, folder=odd, form="csv"), predictions=odd)
+    apps = prediction_apps(PredictionTask(run=odd, folder=odd, form="csv"))
+    apps = with_folders(apps, predictions=Path(odd))
     for source, kind in ((apps.server, ServerApp), (apps.client, ClientApp)):
         names: dict[str, object] = {}
         exec(compile(source.encode(), "app.py", "exec"), names)  # noqa: S102 - our own source

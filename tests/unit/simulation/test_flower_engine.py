@@ -52,6 +52,24 @@ def test_environment_keeps_the_users_flower_and_ray_out(
     assert environment["no_proxy"] == "example.org,127.0.0.1,localhost"
 
 
+def test_a_cluster_that_is_there_keeps_what_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray refuses a number of CPUs there; its certificates are named by variables."""
+    assert "num-cpus=1 init-args-logging" in flower_engine._federation_config(4, "head:6379")
+    monkeypatch.setenv("FLWR_HOME", "/elsewhere")
+    monkeypatch.setenv("RAY_ADDRESS", "203.0.113.1:6379")
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    environment = flower_engine._environment(
+        tmp_path, Path("/programs"), {}, ray_address="head:6379"
+    )
+    assert environment["RAY_ADDRESS"] == "head:6379"
+    assert environment["RAY_USE_TLS"] == "1"
+    assert environment["FLWR_HOME"] == str(tmp_path / "home")
+    # Its nodes are reached at their own addresses; a folder of the run's would hide them.
+    assert not {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_TMPDIR"} & environment.keys()
+
+
 def test_run_flower_simulation_without_ray_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
