@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from retexo_fl.api.cuts import CutRow, rolling
     from retexo_fl.api.graph_model import GraphModel
     from retexo_fl.api.loggers import MlflowLogger, TensorBoardLogger, WandbLogger
+    from retexo_fl.api.metrics_file import PrometheusFile
     from retexo_fl.api.parts import open_parts, partition, plan
     from retexo_fl.api.predicting import Predictions
     from retexo_fl.api.rows import Rows
@@ -39,6 +40,7 @@ __all__ = [
     "OnRound",
     "OnStage",
     "Predictions",
+    "PrometheusFile",
     "Query",
     "Result",
     "RetexoError",
@@ -63,6 +65,7 @@ _HOMES = {
     "api.cuts": ("CutRow", "rolling"),
     "api.graph_model": ("GraphModel",),
     "api.loggers": ("MlflowLogger", "TensorBoardLogger", "WandbLogger"),
+    "api.metrics_file": ("PrometheusFile",),
     "api.parts": ("open_parts", "partition", "plan"),
     "api.predicting": ("Predictions",),
     "api.rows": ("Rows",),

@@ -151,7 +151,9 @@ class EpsilonLog:
         self._spent[line.identity] = line
 
     def _mu_squared(self, *, but: str = "") -> float:
-        return math.fsum(line.mu_squared for line in self._spent.values() if line.job != but)
+        # A copy, made at once: the status asks in another thread than updates are entered in.
+        lines = list(self._spent.values())
+        return math.fsum(line.mu_squared for line in lines if line.job != but)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,7 @@ class RowEpsilonLog:
     @property
     def epsilon(self) -> float:
         """What the part has given away."""
-        return math.fsum(line.epsilon for line in self._told.values())
+        return math.fsum(line.epsilon for line in list(self._told.values()))
 
     def enter(self, release: RowRelease) -> None:
         """See :class:`.RowReleaseLog`; it is on the disk when this returns.

@@ -130,6 +130,11 @@ class AgentJobs:
         return self._releases.facts
 
     @property
+    def row_epsilon(self) -> dict[str, float]:
+        """What noised rows have given away: ``spent``, and ``most``, which is 0 for any."""
+        return {"spent": self._row_releases.epsilon, "most": self._limits.max_row_epsilon}
+
+    @property
     def running(self) -> list[AgentJob]:
         """Jobs that are under way."""
         return list(self._jobs.values())

@@ -8,10 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
@@ -31,6 +31,7 @@ from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts, without_bytes
 from retexo_fl.agent.transports import added_transports, own_transports
+from retexo_fl.agent.watching import Watching
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
@@ -44,6 +45,8 @@ from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.server_address import ServerAddress, host_and_port
 
 logger = logging.getLogger(__name__)
+
+_Task: TypeAlias = "asyncio.Task[None]"
 
 #: Time for a computation to end when the agent stops; all that it would keep is on disk.
 _STOP_S: Final = 3.0
@@ -90,6 +93,9 @@ class _Agent:
     carrier: CarrierPath | None
     meter: Meter | None
     notifier: Notifier
+    watching: Watching | None = None
+    #: The network and the agent's own socket are served.
+    is_serving: bool = False
     started_at: float = field(default_factory=time.time)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -155,7 +161,7 @@ class _Agent:
             self.jobs, self.compute, arrivals, peering=Peering(self.introductions, self.relay)
         )
         answer = _controller(self, service)
-        ask = _without_places(service.answer, self.settings)
+        ask = self._watched(_without_places(service.answer, self.settings))
         server = SocketServer(
             Path(self.settings.socket),
             ask,
@@ -169,11 +175,15 @@ class _Agent:
         loop.add_signal_handler(signal.SIGHUP, self.read_roster)
         if self.carrier is not None:
             self.carrier.start()
-        await self.compute.run(self.jobs.restore)
         tasks: set[asyncio.Task[None]] = set()
         try:
+            if self.watching is not None:
+                # Before all that takes time: a loop that turns is healthy, and not yet ready.
+                tasks.add(await _started(self.watching.run))
+            await self.compute.run(self.jobs.restore)
             tasks |= await self._start_network()
             await server.start()
+            self.is_serving = True
             tasks.add(asyncio.create_task(self._tell_manager()))
             tasks.add(asyncio.create_task(self._until_stopped()))
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -200,17 +210,36 @@ class _Agent:
 
     async def _start_network(self) -> set[asyncio.Task[None]]:
         """Listen for peers, and for the SuperNode; return the tasks that run beside the socket."""
-        tasks = set()
-        for run in [self.network.run, *([] if self.meter is None else [self.meter.run])]:
-            ready = asyncio.Event()
-            task = asyncio.create_task(run(ready))
-            tasks.add(task)
-            waiting = asyncio.create_task(ready.wait())
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if task.done():
-                task.result()
-        return tasks
+        runs = [self.network.run, *([] if self.meter is None else [self.meter.run])]
+        return {await _started(run) for run in runs}
+
+    def _watched(self, answer: Answerer) -> Answerer:
+        """Have figures of the agent served, if its owner wants them; return what counts answers."""
+        if not self.settings.metrics:
+            return answer
+        # Imported by agents that are watched alone.
+        from retexo_fl.agent.metrics import AgentMetrics, Answers
+
+        answers = Answers()
+        metrics = AgentMetrics(self.facts, answers, self.why_not_ready)
+        self.watching = Watching(
+            place=self.settings.metrics,
+            why_not_ready=self.why_not_ready,
+            metrics=metrics.text,
+        )
+        return answers.counting(answer)
+
+    def why_not_ready(self) -> str:
+        """Return why a training could not ask this agent now; empty if one can."""
+        if self.stopping.is_set():
+            return "stopping"
+        if not self.is_serving:
+            return "starting"
+        known = self.network.report().peers.keys()
+        unknown = [peer for peer in self.partition.peers if peer not in known]
+        if unknown and not self.settings.introductions:
+            return f"{len(unknown)} of {len(self.partition.peers)} peers are not in the roster"
+        return ""
 
     async def _tell_manager(self) -> None:
         """Report to systemd and the log that the agent is ready; then send signs of life."""
@@ -264,6 +293,22 @@ class _Agent:
             "flower": flower,
         }
         return without_bytes(facts) if self.jobs.had_masked else facts
+
+
+async def _started(run: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> _Task:
+    """Return the task of something that serves, once it does.
+
+    Raises:
+        RetexoError: It cannot.
+    """
+    ready = asyncio.Event()
+    task = asyncio.create_task(run(ready))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task.done():
+        task.result()
+    return task
 
 
 def _carrier(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import MISSING, dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +65,8 @@ class AgentSettings(Limits):
         look_every_s: About how often to retry an absent peer for which blocks wait; 0
             leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
         datagram_memory_mib: For sums of vectors that come as datagrams, open and kept.
+        metrics: Where ``/health``, ``/ready`` and Prometheus' ``/metrics`` are served: HOST:PORT,
+            or the path of a Unix socket; empty for nowhere. Whoever reaches it may read them.
         broadcast: How several peers get the same vectors as datagrams: ``gso``, sent to each, or
             ``tc``, cloned in the kernel.
     """
@@ -81,6 +84,7 @@ class AgentSettings(Limits):
     predictions: str = ""
     superlink: str = ""
     meter: str = ""
+    metrics: str = ""
     look_every_s: float = 0.0
     datagram_memory_mib: float = 64.0
     broadcast: str = "gso"
@@ -91,11 +95,7 @@ class AgentSettings(Limits):
         for name in _FILES:
             if not getattr(self, name):
                 raise ConfigurationError(f"{name}: is empty; expected a path")
-        if len(self.socket.encode()) > _MAX_SOCKET_BYTES:
-            raise ConfigurationError(
-                f"socket: {self.socket[:_MOST_SHOWN]}... has {len(self.socket.encode())} bytes; "
-                f"expected at most {_MAX_SOCKET_BYTES}"
-            )
+        _check_socket("socket", self.socket)
         if not self.roster and not self.introductions:
             raise ConfigurationError(
                 "roster: missing; expected a file, or introductions = true to learn peers from "
@@ -112,6 +112,7 @@ class AgentSettings(Limits):
                 f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 for the "
                 "channel's default"
             )
+        self._check_metrics()
         self._check_transports()
         self._check_datagrams()
         self._check_additions()
@@ -144,6 +145,21 @@ class AgentSettings(Limits):
                     f"{scheme}=module:attribute in transports"
                 )
 
+    def _check_metrics(self) -> None:
+        if not self.metrics:
+            return
+        if not is_path(self.metrics):
+            host_and_port(self.metrics, "metrics")
+        else:
+            _check_socket("metrics", self.metrics)
+            if Path(self.metrics) == Path(self.socket):
+                raise ConfigurationError("metrics: is that of socket; expected another path")
+        if find_spec("prometheus_client") is None:
+            raise ConfigurationError(
+                "metrics: needs prometheus-client, which is not installed; expected the extra "
+                "'watch' of retexo-fl"
+            )
+
     def _check_datagrams(self) -> None:
         if not 1 <= self.datagram_memory_mib <= _MOST_MIB:
             raise ConfigurationError(
@@ -164,6 +180,11 @@ class AgentSettings(Limits):
             DEVICES.require(wanted)
 
 
+def is_path(place: str) -> bool:
+    """Return whether where something is served is a Unix socket's path, not HOST:PORT."""
+    return "/" in place
+
+
 def read_settings(path: Path) -> AgentSettings:
     """Read ``agent.toml``.
 
@@ -180,6 +201,8 @@ def read_settings(path: Path) -> AgentSettings:
         for name in (*_FILES, "roster", "predictions"):
             if given.get(name):
                 given[name] = str(path.absolute().parent / given[name])
+        if is_path(given.get("metrics", "")):
+            given["metrics"] = str(path.absolute().parent / given["metrics"])
         settings = AgentSettings(**given)
         for addition in ADDITIONS:
             for key in filter(values.__contains__, addition.settings):
@@ -187,6 +210,14 @@ def read_settings(path: Path) -> AgentSettings:
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     return settings
+
+
+def _check_socket(key: str, path: str) -> None:
+    size = len(path.encode())
+    if size > _MAX_SOCKET_BYTES:
+        raise ConfigurationError(
+            f"{key}: {path[:_MOST_SHOWN]}... has {size} bytes; expected at most {_MAX_SOCKET_BYTES}"
+        )
 
 
 def _split_transport(text: str) -> tuple[str, str, str]:

@@ -294,12 +294,17 @@ def _bound(path: Path) -> socket.socket:
             if _answers(path):
                 raise ConfigurationError(f"socket: another agent answers at {path}; stop it first")
             path.unlink()
-        return _listening(path)
+        return listening_at(path)
     except OSError as error:
         raise ConfigurationError(f"socket: {path} cannot be made ({error.strerror})") from error
 
 
-def _listening(path: Path) -> socket.socket:
+def listening_at(path: Path) -> socket.socket:
+    """Return a socket that only this user may connect to, at a path where nothing is.
+
+    Raises:
+        OSError: It cannot be made there.
+    """
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Linux makes the socket with this mode at once; a umask would be that of all threads.

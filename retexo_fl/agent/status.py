@@ -45,6 +45,7 @@ def agent_facts(partition: GraphPartition, jobs: AgentJobs, *, started_at: float
         "memory": process_memory(),
         "questions": {"answered": jobs.questions.count, "most": jobs.questions.most},
         "epsilon": jobs.epsilon,
+        "row_epsilon": jobs.row_epsilon,
         "jobs": [_job_facts(job, now) for job in jobs.running],
     }
 

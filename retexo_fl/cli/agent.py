@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ import typer
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import tell
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.outlet import stdout_is_terminal
 
 if TYPE_CHECKING:
     from retexo_fl.agent.settings import AgentSettings
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 _EXAMPLES = examples(
     "retexo agent run --config agent.toml",
     "retexo agent status --config agent.toml",
+    "retexo agent status --watch --config agent.toml",
     "retexo agent status --questions --config agent.toml",
 )
 _Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="The agent's settings.")]
@@ -65,20 +69,28 @@ def _status(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every field, as JSON.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it every 2 s until Ctrl-C, in a terminal.")
+    ] = False,
 ) -> None:
     """Show what the agent does: its jobs, its peers, its bytes."""
+    if watch and (questions or as_json or not stdout_is_terminal()):
+        raise ConfigurationError("watch: expected a terminal, without --questions and --json")
     if questions:
         _show_questions(_settings(config), as_json=as_json)
         return
     from retexo_fl.agent.remote import ask_agent
 
-    facts = ask_agent(Path(_settings(config).socket), "status")
+    ask = partial(ask_agent, Path(_settings(config).socket), "status")
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(ask(), indent=2))
         return
-    from retexo_fl.cli.agent_status import show_status
+    from retexo_fl.cli.agent_status import show_status, watch_status
 
-    show_status(facts)
+    if watch:
+        watch_status(ask)
+    else:
+        show_status(ask())
 
 
 def _show_questions(settings: AgentSettings, *, as_json: bool) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.console import Group
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.tables import figures, show
+from retexo_fl.errors import AgentUnreachable
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_duration
 
 if TYPE_CHECKING:
@@ -17,13 +22,49 @@ if TYPE_CHECKING:
 
 #: Peers that a terminal shows in a line each; the others are summed up.
 _MOST_PEERS: Final = 40
+_WATCH_EVERY_S: Final = 2.0
 
 Facts = Mapping[str, Any]
 
 
 def show_status(facts: Facts) -> None:
     """Print what an agent reported about itself."""
-    show(_agent(facts), *_jobs(facts["jobs"]), *_peers(facts["peers"]), *_notes(facts))
+    show(*_items(facts))
+
+
+def watch_status(ask: Callable[[], Facts]) -> None:
+    """Show what an agent reports about itself, again and again until Ctrl-C.
+
+    One that is away is asked again. The terminal is then as it was before.
+
+    Args:
+        ask: Returns it.
+
+    Raises:
+        RetexoError: The agent does not answer at first.
+    """
+    shown = _screen(_items(ask()))
+    with Live(shown, auto_refresh=False, screen=True) as live, suppress(KeyboardInterrupt):
+        while True:
+            live.refresh()
+            time.sleep(_WATCH_EVERY_S)
+            try:
+                live.update(_screen(_items(ask())))
+            except AgentUnreachable as error:
+                live.update(_screen([printable(str(error))]))
+
+
+def _screen(items: Sequence[Table | str]) -> Group:
+    """Return what a terminal shows, with empty lines as :func:`.show` has them."""
+    head = f"{time.strftime('%H:%M:%S')}, every {_WATCH_EVERY_S:g} s until Ctrl-C"
+    lines: list[Table | Text] = [Text(head, style="dim")]
+    for item in items:
+        lines += [Text(), Text(item) if isinstance(item, str) else item]
+    return Group(*lines)
+
+
+def _items(facts: Facts) -> list[Table | str]:
+    return [_agent(facts), *_jobs(facts["jobs"]), *_peers(facts["peers"]), *_notes(facts)]
 
 
 def show_questions(log: QuestionLog) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,7 @@ def run_deployed(  # noqa: PLR0913 - a run has so much
     profile: ChosenProfile | None = None,
     fitting: Fitting | None = None,
     overwrite: bool = False,
+    listeners: Sequence[Callable[[Event], None]] = (),
 ) -> bool:
     """Have a SuperLink run the training, and watch it.
 
@@ -85,6 +86,7 @@ def run_deployed(  # noqa: PLR0913 - a run has so much
         profile: Of a new run.
         fitting: What of a new run is fitted to the clients' graph.
         overwrite: Have it replace a run that is in its directory, where the SuperLink runs.
+        listeners: Called with every event, where the run directory is on this machine.
 
     Returns:
         Whether the run directory is on this machine.
@@ -102,10 +104,12 @@ def run_deployed(  # noqa: PLR0913 - a run has so much
         # Released at once: the ServerApp takes it.
         lock_run(run_path / "config.toml").close()
     apps = training_apps(profile, fitting=fitting, overwrite=overwrite)
-    return run_apps(config, run_path, table, address=address, quiet=quiet, apps=apps)
+    return run_apps(
+        config, run_path, table, address=address, quiet=quiet, apps=apps, listeners=listeners
+    )
 
 
-def run_apps(
+def run_apps(  # noqa: PLR0913 - as above
     config: RunConfig,
     run_path: Path,
     table: LiveTable | PredictionTable,
@@ -114,6 +118,7 @@ def run_apps(
     quiet: bool = False,
     apps: BundleApps | None = None,
     events: EventFile = _HISTORY,
+    listeners: Sequence[Callable[[Event], None]] = (),
 ) -> bool:
     """Have a SuperLink run a bundle, and watch it; as :func:`run_deployed`.
 
@@ -125,6 +130,7 @@ def run_apps(
         quiet: Show nothing.
         apps: Source of its components; None for those that train.
         events: That it writes there.
+        listeners: Called with each of these, too.
     """
     from retexo_fl.simulation.flower_bundle import write_bundle
 
@@ -143,6 +149,7 @@ def run_apps(
                 is_new=not config.resume,
                 stack=stack,
                 events=events,
+                listeners=listeners,
             )
             log = stack.enter_context((folder / "run.log").open("wb"))
             stream = superlink.follow_log(run_id, log)
@@ -196,6 +203,7 @@ class _Watch:
     quiet: bool
     stack: ExitStack
     events: EventFile = _HISTORY
+    listeners: Sequence[Callable[[Event], None]] = ()
     is_new: bool = False
     is_here: bool = False
     heard_s: float = field(init=False, default_factory=time.monotonic)
@@ -268,7 +276,8 @@ class _Watch:
 
     def _show(self, event: Event) -> None:
         self.heard_s = time.monotonic()
-        self.table.handle(event)
+        for listener in (self.table.handle, *self.listeners):
+            listener(event)
 
     def _take(self, line: str) -> None:
         self.heard_s = time.monotonic()

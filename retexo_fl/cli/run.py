@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retexo_fl.api.metrics_file import PrometheusFile
 from retexo_fl.api.settling import Asked, masked_if_possible, resumed, settled
 from retexo_fl.api.training import (
     Training,
@@ -120,6 +122,15 @@ def _run(  # noqa: PLR0913 - each is an option
         ),
     ] = "",
     ray_address: RayAddress = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the run's figures in this file, for the textfile collector of Prometheus' "
+            "node_exporter.",
+            metavar="FILE.prom",
+            show_default=False,
+        ),
+    ] = None,
     superlink: Annotated[
         str | None,
         typer.Option(
@@ -134,8 +145,10 @@ def _run(  # noqa: PLR0913 - each is an option
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     _check_resumed(values, extend=extend, allow_plugins=allow_plugins)
     if cuts:
-        if address is not None or force or ray_address is not None:
-            raise ConfigurationError("cuts: cannot be given with superlink, force or ray-address")
+        if address is not None or force or ray_address is not None or metrics_file is not None:
+            raise ConfigurationError(
+                "cuts: cannot be given with superlink, force, ray-address or metrics-file"
+            )
         _roll(values, cuts, config, profile, as_json=as_json, quiet=quiet, overwrite=overwrite)
         return
     if address is not None:
@@ -166,14 +179,12 @@ def _run(  # noqa: PLR0913 - each is an option
         force=force,
         ray_address=cluster,
     )
+    listeners = [] if metrics_file is None else [PrometheusFile(metrics_file, run_path.name)]
     replaced = file_stamp(run_path / "status.json") if overwrite else None
     with named_end(partial(_what_now, training, address, replaced)):
-        is_here = _train(training, address, told)
-    if not is_here and as_json:
-        tell_json({"run": str(run_path), "result": None})
-        return
+        is_here = _train(training, address, told, listeners)
     if not is_here:
-        tell(f"results         {run_path} where the SuperLink runs")
+        _tell_elsewhere(run_path, as_json=as_json, metrics_file=metrics_file)
         return
     result = result_of(run_path)
     if quiet:
@@ -184,6 +195,19 @@ def _run(  # noqa: PLR0913 - each is an option
         tell_json({"run": str(run_path), "result": to_json(result)})
     else:
         tell(_summary(result, run_path))
+
+
+def _tell_elsewhere(run_path: Path, *, as_json: bool, metrics_file: Path | None) -> None:
+    """Say where the results are of a run whose directory is not on this machine."""
+    if metrics_file is not None:
+        complain(
+            f"metrics-file: {metrics_file} has no figures: the run's events are where the "
+            "SuperLink runs; expected the command to be run there"
+        )
+    if as_json:
+        tell_json({"run": str(run_path), "result": None})
+    else:
+        tell(f"results         {run_path} where the SuperLink runs")
 
 
 def _check_resumed(values: Values, *, extend: int, allow_plugins: bool) -> None:
@@ -253,14 +277,16 @@ def _say_what_is_not_added(config: RunConfig) -> None:
         )
 
 
-def _train(training: Training, address: Address | None, told: str) -> bool:
+def _train(
+    training: Training, address: Address | None, told: str, listeners: Sequence[PrometheusFile]
+) -> bool:
     """Train; say what a deployment was given; return whether the run directory is here."""
     from retexo_fl.progress import LiveTable
 
     config, quiet = training.config, training.quiet
     table = LiveTable.of_run(config, quiet=quiet)
     if address is None:
-        training.run(table)
+        training.run(table, listeners)
         return True
     from retexo_fl.api.profile_choice import named_profile
     from retexo_fl.cli.deployed_run import check_superlink, run_deployed
@@ -280,6 +306,7 @@ def _train(training: Training, address: Address | None, told: str) -> bool:
         profile=named_profile(training.asked) if is_new else None,
         fitting=training.asked.fitting if is_new else None,
         overwrite=training.asked.overwrite,
+        listeners=listeners,
     )
 
 

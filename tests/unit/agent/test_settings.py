@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
         ({"introductions": '"yes"'}, "introductions: got 'yes'; expected true or false"),
         ({"roster": None}, "roster: missing; expected .*introductions = true"),
         ({"socket": f'"/{"x" * 107}"'}, "socket: .* has 108 bytes; expected at most 107"),
+        ({"metrics": '"9300"'}, "metrics: got '9300'; expected HOST:PORT"),
+        ({"metrics": f'"/{"x" * 107}"'}, "metrics: .* has 108 bytes; expected at most 107"),
+        ({"metrics": '"./agent.sock"'}, "metrics: is that of socket; expected another path"),
         ({"meter": '"127.0.0.1:7412"'}, "superlink: missing; expected .*meter"),
         ({"superlink": '"x:1"'}, "meter: missing; expected .*superlink"),
         ({"superlink": '"x"', "meter": '"127.0.0.1:7412"'}, "superlink: got 'x'; expected"),
@@ -153,3 +157,16 @@ def test_host_and_port(text: str, expected: tuple[str, int]) -> None:
 def test_host_and_port_refuses(text: str) -> None:
     with pytest.raises(ConfigurationError, match="meter: got"):
         host_and_port(text, "meter")
+
+
+def test_metrics_are_served_at_a_port_or_a_path_and_need_their_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_settings(written(tmp_path)).metrics == ""
+    path = written(tmp_path, metrics='"127.0.0.1:9300"')
+    assert read_settings(path).metrics == "127.0.0.1:9300"
+    inside = written(tmp_path, metrics='"./metrics.sock"')
+    assert read_settings(inside).metrics == str(tmp_path / "metrics.sock")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigurationError, match="metrics: needs .*; expected the extra 'watch'"):
+        read_settings(inside)

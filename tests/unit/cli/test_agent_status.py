@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.live import Live
 
 from retexo_fl.agent.status import without_bytes
-from retexo_fl.cli.agent_status import show_status
+from retexo_fl.cli.agent_status import show_status, watch_status
+from retexo_fl.errors import AgentUnreachable
+from tests.support.cli import CommandLine
 
 JOB = "job-0123456789ab"
 PART, OTHER_PART = "p" * 16, "o" * 16
@@ -164,3 +170,53 @@ def test_what_each_part_has_given_away_stands_beside_its_budget(
     show_status(_agent([], epsilon=epsilon))
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("epsilon")] == expected
+
+
+def test_a_watched_status_outlives_the_agent_and_ends_with_ctrl_c(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: Iterator[Any] = iter(
+        [_agent([]), AgentUnreachable("no agent answers there"), _agent([], pid=77)]
+    )
+    left = iter([None, None, KeyboardInterrupt])
+
+    def ask() -> dict[str, Any]:
+        answer = next(told)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def sleep(_: float) -> None:
+        if (ends := next(left)) is not None:
+            raise ends
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("retexo_fl.cli.agent_status.Live", partial(Live, console=_terminal()))
+    monkeypatch.setattr(time, "sleep", sleep)
+    watch_status(ask)
+    out = capsys.readouterr().out
+    first, away, again = out.index("process 123456"), out.index("no agent"), out.index("process 77")
+    assert first < away < again
+    # The alternate screen is left: the terminal is as it was.
+    assert out.index("\x1b[?1049h") < first
+    assert out.rindex("\x1b[?1049l") > again
+
+
+def _terminal() -> Console:
+    return Console(force_terminal=True, width=80, height=30)
+
+
+def test_a_watched_status_of_no_agent_is_an_error_at_once() -> None:
+    def ask() -> dict[str, Any]:
+        raise AgentUnreachable("no agent answers there")
+
+    with pytest.raises(AgentUnreachable):
+        watch_status(ask)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--questions",)])
+def test_watching_needs_a_terminal(
+    capfd: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    told = CommandLine(capfd).refused("agent", "status", "--watch", *more, "--config", "none.toml")
+    assert told == "watch: expected a terminal, without --questions and --json"
