@@ -29,7 +29,24 @@ UNITS = (
     "server/retexo-superlink.service",
     "clients/retexo-agent.service",
     "clients/retexo-supernode.service",
+    "clients/retexo-agent@.service",
+    "clients/retexo-supernode@.service",
 )
+#: What those of several clients on one machine say where the others say this.
+OF_NAME = {
+    "/var/lib/retexo-supernode": "/var/lib/retexo-supernodes/%i",
+    "Directory=retexo-supernode": "Directory=retexo-supernodes/%i",
+    "/var/lib/retexo": "/var/lib/retexo-agents/%i",
+    "/run/retexo": "/run/retexo-agents/%i",
+    "Directory=retexo": "Directory=retexo-agents/%i",
+    "/etc/retexo": "/etc/retexo/%i",
+    "retexo-agent.service": "retexo-agent@%i.service",
+    "User=retexo": "User=retexo-%i",
+    "Group=retexo": "Group=retexo-%i",
+    "Description=retexo agent": "Description=retexo agent of %i",
+    "SuperNode of a retexo client": "SuperNode of the retexo client %i",
+    "--node-config": "--port ${NODE_PORT} \\\n  --node-config",
+}
 #: What an agent of the kernel path has beside its unit.
 ADDITION = "clients/retexo-agent.service.d"
 #: What the units start, at the places where the documents put it.
@@ -79,14 +96,27 @@ def machine(tmp_path: Path) -> Path:
 def test_systemd_has_nothing_to_say_against_a_unit(machine: Path, unit: str) -> None:
     name = Path(unit).name
     verify = ("systemd-analyze", "verify", "--man=no", f"--root={machine}")
-    assert ended(*verify, name, code=0) == ""
+    started = name.replace("@", "@clinic-7")
+    assert ended(*verify, started, code=0) == ""
     # It would have said something: a program that is not there, and a word that it does not know.
     (machine / "etc/systemd/system" / name).write_text(
         (ROOT / unit).read_text().replace("/opt/retexo/bin/", "/opt/none/") + "[Service]\nWrong=1\n"
     )
-    said = subprocess.run([*verify, name], capture_output=True, text=True, check=False).stderr
+    said = subprocess.run([*verify, started], capture_output=True, text=True, check=False).stderr
     assert "/opt/none/" in said
     assert "Wrong" in said
+
+
+@pytest.mark.parametrize("name", ["retexo-agent", "retexo-supernode"])
+def test_a_unit_of_several_clients_is_that_of_one_with_its_name(name: str) -> None:
+    one, several = (_said((ROOT / f"clients/{name}{end}.service").read_text()) for end in ("", "@"))
+    pattern = re.compile("|".join(rf"{re.escape(word)}(?![\w-])" for word in OF_NAME))
+    assert several == pattern.sub(lambda match: OF_NAME[match[0]], one)
+
+
+def _said(unit: str) -> str:
+    """Return a unit without its comments."""
+    return re.sub(r"^#.*\n", "", unit, flags=re.M)
 
 
 def test_what_an_owner_keeps_is_hidden_from_code_that_the_server_sends() -> None:
@@ -104,7 +134,7 @@ def test_what_an_owner_keeps_is_hidden_from_code_that_the_server_sends() -> None
 def test_a_unit_leaves_little_open(machine: Path, unit: str) -> None:
     said = ended(
         *("systemd-analyze", "security", "--offline=true", "--threshold=20"),
-        *(f"--root={machine}", Path(unit).name),
+        *(f"--root={machine}", Path(unit).name.replace("@", "@clinic-7")),
         code=0,
     )
     assert "OK" in said.splitlines()[-1]
