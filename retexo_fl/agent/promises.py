@@ -8,9 +8,10 @@ from typing import Final
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ConfigurationError, PartitionError
+from retexo_fl.errors import AgreementError, ConfigurationError, PartitionError
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.training.link_split import LinkSplit, counts_by_use
 from retexo_fl.training.model_checks import relation_named
 
@@ -51,6 +52,31 @@ def check_promise(brings: frozenset[str], config: RunConfig, part: GraphPartitio
             f"{lacking[0]} edges or nodes of this client, of which its owner promised some; "
             "expected larger shares, or a promise without them (retexo keys member)"
         )
+
+
+def brought_by(
+    folder: Path, client: int, limits: Limits, *, links: bool, relation: str = ""
+) -> tuple[frozenset[str], bytes]:
+    """Return what the owner of a stored part promises: its uses, and its digest.
+
+    Args:
+        folder: Of the part.
+        client: Whose it has to be.
+        limits: As of :func:`uses_of_part`.
+        links: Likewise.
+        relation: Likewise.
+
+    Raises:
+        PartitionError: It cannot be read.
+        AgreementError: It is another client's.
+        ConfigurationError: As :func:`.relation_named`.
+    """
+    part = open_partition(folder)
+    if part.client != client:
+        raise AgreementError(
+            f"{folder}: is the part of client {part.client}; expected that of client {client}"
+        )
+    return uses_of_part(part, limits, links=links, relation=relation), part_digest(folder)
 
 
 def uses_of_part(

@@ -196,19 +196,28 @@ def read_settings(path: Path) -> AgentSettings:
     """
     values = read_toml(path)
     try:
-        _check_keys(values)
-        given = {_field_of(key): _checked(key, value) for key, value in values.items()}
-        for name in (*_FILES, "roster", "predictions"):
-            if given.get(name):
-                given[name] = str(path.absolute().parent / given[name])
-        if is_path(given.get("metrics", "")):
-            given["metrics"] = str(path.absolute().parent / given["metrics"])
-        settings = AgentSettings(**given)
-        for addition in ADDITIONS:
-            for key in filter(values.__contains__, addition.settings):
-                addition.require(key)
+        return settings_of(values, path.absolute().parent)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+
+
+def settings_of(values: dict[str, Any], folder: Path) -> AgentSettings:
+    """Return what the keys of an ``agent.toml`` in a folder say.
+
+    Raises:
+        ConfigurationError: A key is unknown, missing or of the wrong type; the message names it.
+    """
+    _check_keys(values)
+    given = {_field_of(key): _checked(key, value) for key, value in values.items()}
+    for name in (*_FILES, "roster", "predictions"):
+        if given.get(name):
+            given[name] = str(folder / given[name])
+    if is_path(given.get("metrics", "")):
+        given["metrics"] = str(folder / given["metrics"])
+    settings = AgentSettings(**given)
+    for addition in ADDITIONS:
+        for key in filter(values.__contains__, addition.settings):
+            addition.require(key)
     return settings
 
 

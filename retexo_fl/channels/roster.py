@@ -13,11 +13,19 @@ from typing import Any, Final, Self
 import tomli_w
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from retexo_fl.channels.addresses import check_address
-from retexo_fl.channels.identity import certificate_digest, client_of, parse_certificate
+from retexo_fl.channels.addresses import check_address, normalised
+from retexo_fl.channels.identity import (
+    certificate_digest,
+    client_of,
+    make_identity,
+    parse_certificate,
+)
 from retexo_fl.errors import IdentityError
+from retexo_fl.files import write_whole
 from retexo_fl.masking.agreement import USES
 
+#: What an owner sends to others: a roster of one.
+MEMBER_FILE: Final = "member.toml"
 _MAX_CLIENT: Final = 2**31 - 1
 _FIELDS: Final = frozenset({"client", "addresses", "certificate"})
 _PROMISED: Final = frozenset({"brings", "part", "draw", "commitment"})
@@ -149,6 +157,23 @@ class Roster:
         """
         return Roster(members={**self.members, **{member.client: member for member in members}})
 
+    def refuse_shared_addresses(self) -> None:
+        """Refuse two clients at one address: peers would reach whichever of them had bound it.
+
+        Raises:
+            IdentityError: There are two; the message names them.
+        """
+        owners: dict[str, int] = {}
+        for member in self.members.values():
+            for address in member.addresses:
+                owner = owners.setdefault(normalised(address), member.client)
+                if owner != member.client and address != "relay:":
+                    raise IdentityError(
+                        f"roster: clients {owner} and {member.client} have the address "
+                        f"{address!r}; expected another host or port for each (retexo keys new "
+                        "--address)"
+                    )
+
     def text(self) -> str:
         """Return the roster as TOML, clients ascending."""
         return tomli_w.dumps(self.tables(), multiline_strings=True)
@@ -156,6 +181,29 @@ class Roster:
     def tables(self) -> dict[str, Any]:
         """Return what :meth:`of_tables` reads."""
         return {"member": [_told(member) for member in self.members.values()]}
+
+
+def make_member(folder: Path, client: int, addresses: tuple[str, ...]) -> Member:
+    """Make the key and certificate of one client, and its member file, never over others.
+
+    Args:
+        folder: Made if needed.
+        client: Client index.
+        addresses: Where its agent can be reached, the best first.
+
+    Raises:
+        IdentityError: An address cannot be used, or one of the files is there already.
+        OSError: They cannot be written.
+    """
+    for address in addresses:
+        check_address(address)
+    path = folder / MEMBER_FILE
+    if path.exists():
+        raise IdentityError(f"{path}: exists; expected a new file")
+    identity = make_identity(folder, client)
+    member = Member(client=client, certificate_pem=identity.certificate_pem, addresses=addresses)
+    write_whole(path, [Roster.of([member]).text().encode()])
+    return member
 
 
 def read_text(path: Path) -> str:

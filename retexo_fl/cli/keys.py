@@ -10,7 +10,7 @@ import typer
 from retexo_fl.cli import keys_agreed
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
-from retexo_fl.cli.keys_agreed import agreed, refuse_existing, write
+from retexo_fl.cli.keys_agreed import agreed
 from retexo_fl.cli.sentences import tell
 
 if TYPE_CHECKING:
@@ -56,19 +56,11 @@ def _new(
         ),
     ] = None,
 ) -> None:
-    from retexo_fl.channels.addresses import check_address
-    from retexo_fl.channels.identity import fingerprint, make_identity
-    from retexo_fl.channels.roster import Member, Roster
+    from retexo_fl.channels.identity import KEY_FILE, fingerprint
+    from retexo_fl.channels.roster import make_member
 
-    addresses = tuple(address or ())
-    for one in addresses:
-        check_address(one)
-    member_path = out / "member.toml"
-    refuse_existing(member_path)
-    identity = make_identity(out, client)
-    member = Member(client=client, certificate_pem=identity.certificate_pem, addresses=addresses)
-    write(member_path, Roster.of([member]))
-    tell(f"client {client}: {fingerprint(identity.certificate_pem)}\n{identity.key_path}")
+    member = make_member(out, client, tuple(address or ()))
+    tell(f"client {client}: {fingerprint(member.certificate_pem)}\n{out / KEY_FILE}")
 
 
 def _show(

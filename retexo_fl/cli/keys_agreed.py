@@ -84,7 +84,7 @@ def agreed(federation: Federation) -> str:
     )
 
 
-def refuse_existing(path: Path) -> None:
+def _refuse_existing(path: Path) -> None:
     """Check that a file is new.
 
     Raises:
@@ -96,7 +96,7 @@ def refuse_existing(path: Path) -> None:
         raise IdentityError(f"{path}: exists; expected a new file")
 
 
-def write(path: Path, content: Roster | Federation | Release) -> None:
+def _write(path: Path, content: Roster | Federation | Release) -> None:
     """Write a file, whole or not at all."""
     from retexo_fl.files import write_whole
 
@@ -129,12 +129,11 @@ def _member(
 ) -> None:
     from dataclasses import replace
 
-    from retexo_fl.agent.promises import NO_PART, part_digest, uses_of_part
+    from retexo_fl.agent.promises import NO_PART, brought_by
     from retexo_fl.channels.identity import Identity
     from retexo_fl.channels.owner_secret import OwnerSecret
-    from retexo_fl.channels.roster import Member, Roster
+    from retexo_fl.channels.roster import MEMBER_FILE, Member, Roster
     from retexo_fl.errors import ConfigurationError
-    from retexo_fl.graph.parts.storage import open_partition
 
     if relation and not links:
         raise ConfigurationError("relation: missing --links; expected both, or neither")
@@ -142,18 +141,16 @@ def _member(
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
     brings, digest = frozenset({"nodes"}), NO_PART
     if not without_part:
-        folder = Path(settings.partition)
-        part = open_partition(folder)
-        _refuse_other_part(part.client, identity.client, folder)
-        brings = uses_of_part(part, settings, links=links, relation=relation)
-        digest = part_digest(folder)
-    path = Path(settings.key).with_name("member.toml")
+        brings, digest = brought_by(
+            Path(settings.partition), identity.client, settings, links=links, relation=relation
+        )
+    path = Path(settings.key).with_name(MEMBER_FILE)
     known = Roster.read(path).members.get(identity.client) if path.exists() else None
     member = known or Member(
         client=identity.client, certificate_pem=identity.certificate_pem, addresses=()
     )
     promise = OwnerSecret.beside_or_new(identity.key_path).promise(brings, digest)
-    write(
+    _write(
         path,
         Roster.of(
             [
@@ -206,7 +203,7 @@ def _roster(
 ) -> None:
     from retexo_fl.channels.federation import Federation, Pieces
 
-    refuse_existing(out)
+    _refuse_existing(out)
     pieces = Pieces.read(files)
     terms = {"least": least, "tolerated": tolerated, "cohort_size": cohort_size}
     given: dict[str, Any] = {name: value for name, value in terms.items() if value is not None}
@@ -215,17 +212,17 @@ def _roster(
         if given or former or since:
             raise _unusable("a proposal has its terms", "no option but --out beside it")
         agreed = pieces.proposal.with_signatures(pieces.signatures)
-        _refuse_shared_addresses(agreed.roster)
+        agreed.roster.refuse_shared_addresses()
         # Raises where an owner's signature is missing.
         tell(_agreed_in_short(agreed))
-        write(out, agreed)
+        _write(out, agreed)
         tell(f"{format_counted(len(agreed.roster.members), 'client')} in {out}")
         return
     roster = pieces.roster
-    _refuse_shared_addresses(roster)
+    roster.refuse_shared_addresses()
     promised = any(member.promise is not None for member in roster.members.values())
     if not promised and not given and former is None and not pieces.releases:
-        write(out, roster)
+        _write(out, roster)
         tell(f"{format_counted(len(roster.members), 'client')} in {out}")
         return
     proposed = Federation.proposed(
@@ -236,7 +233,7 @@ def _roster(
         date=datetime.datetime.now(datetime.UTC).date(),
         **given,
     )
-    write(out, proposed)
+    _write(out, proposed)
     tell(
         f"{format_counted(len(roster.members), 'client')} in {out}\n"
         f"to be signed  {_digits(proposed.proposal)}\n"
@@ -277,14 +274,14 @@ def _release(
     from retexo_fl.channels.identity import Identity
     from retexo_fl.channels.owner_words import Release
 
-    refuse_existing(out)
+    _refuse_existing(out)
     settings = _settings(config)
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
     brought = _federation(Path(settings.roster)).brought
     if identity.client not in brought:
         raise _unusable(f"client {identity.client} is not in {settings.roster}", "its roster")
     release = Release.sign(identity, brought[identity.client].part, after_days)
-    write(out, release)
+    _write(out, release)
     when = f"after {format_counted(after_days, 'day')} of silence" if after_days else "at once"
     tell(f"client {identity.client} may leave its cohort {when}\n{out}")
 
@@ -323,11 +320,6 @@ def _unusable(what: str, expected: str) -> Exception:
     return AgreementError(f"{what}; expected {expected}")
 
 
-def _refuse_other_part(client: int, own: int, folder: Path) -> None:
-    if client != own:
-        raise _unusable(f"{folder}: is the part of client {client}", f"that of client {own}")
-
-
 def _terms_told(federation: Federation) -> str:
     size = federation.cohort_size or "by their number"
     lines = [
@@ -353,19 +345,3 @@ def _agreed_in_short(federation: Federation) -> str:
 def _digits(digest: bytes) -> str:
     """Return digits that two people can compare."""
     return digest[:_SHOWN_BYTES].hex(" ", 2)
-
-
-def _refuse_shared_addresses(roster: Roster) -> None:
-    """Refuse two clients at one address: peers would reach whichever of them had bound it."""
-    from retexo_fl.channels.addresses import normalised
-    from retexo_fl.errors import IdentityError
-
-    owners: dict[str, int] = {}
-    for member in roster.members.values():
-        for address in member.addresses:
-            owner = owners.setdefault(normalised(address), member.client)
-            if owner != member.client and address != "relay:":
-                raise IdentityError(
-                    f"roster: clients {owner} and {member.client} have the address {address!r}; "
-                    "expected another host or port for each (retexo keys new --address)"
-                )
