@@ -113,7 +113,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file that somebody wrote.
 
     Raises:
-        ConfigurationError: It is no file, cannot be read, is longer than 64 MiB, or not TOML.
+        ConfigurationError: As :func:`read_toml_bytes`; or it is not TOML.
+    """
+    return parse_toml(read_toml_bytes(path), path)
+
+
+def read_toml_bytes(path: Path) -> bytes:
+    """Read the text of a TOML file, for :func:`parse_toml`.
+
+    Raises:
+        ConfigurationError: It is no file, cannot be read, or is longer than 64 MiB.
     """
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
@@ -127,7 +136,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path}: more than {_MOST_TOML_BYTES} bytes; expected a TOML file of fewer"
         )
-    return parse_toml(content, path)
+    return content
 
 
 def parse_toml(content: bytes, path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from retexo_fl.masking.agreement import USES
 
 #: What an owner sends to others: a roster of one.
 MEMBER_FILE: Final = "member.toml"
-_MAX_CLIENT: Final = 2**31 - 1
+MAX_CLIENT: Final = 2**31 - 1
 _FIELDS: Final = frozenset({"client", "addresses", "certificate"})
 _PROMISED: Final = frozenset({"brings", "part", "draw", "commitment"})
 #: What owners agree on beside who they are (:mod:`retexo_fl.channels.federation`).
@@ -300,8 +300,8 @@ def _parse_member(entry: Any, number: int) -> Member:
 def _checked_key(member: Member) -> bytes:
     """Return the member's public key after checking all of its entry."""
     where = f"client {member.client}"
-    if not 0 <= member.client <= _MAX_CLIENT:
-        raise IdentityError(f"{where}: expected a client index from 0 to {_MAX_CLIENT}")
+    if not 0 <= member.client <= MAX_CLIENT:
+        raise IdentityError(f"{where}: expected a client index from 0 to {MAX_CLIENT}")
     named, key = _named_key(member.certificate_pem, where)
     if named != member.client:
         raise IdentityError(f"{where}: its certificate is that of client {named}")

@@ -31,7 +31,7 @@ A graph is split over clients; each layer is trained after one exchange between 
 #: In the order of `--help`; each is a module of this package, with a function ``add_to``.
 _COMMANDS: Final = (
     *("run", "sweep", "plan", "leakage", "predict", "report", "doctor", "datasets"),
-    *("features", "partition", "agent", "keys"),
+    *("features", "partition", "agent", "keys", "fleet"),
 )
 #: Each is that of the addition of its name.
 _ADDED: Final = ("bluetooth",)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl.fleet.shipped import FILES
 from tests.support.commands import ROOT, Marked, environment, offline, run_command
 
 #: Of the library's files: Python, the report's page, and the programs for the kernel.
@@ -85,6 +86,9 @@ def test_wheel_holds_the_whole_library_and_nothing_else(wheel: Path) -> None:
     programs = "retexo_fl/additions/kernel_path/xdp/programs"
     assert {f"{programs}/aggregate.bpf.c", f"{programs}/aggregate.bpf.o"} < sources
     assert sources <= names
+    shipped = {f"retexo_fl/fleet/shipped/{name}" for name in FILES}
+    assert shipped <= names
+    sources |= shipped
     others = {name for name in names - metadata - sources if not name.endswith("README.md")}
     assert others == set()
     assert {name.split("/")[0] for name in names - metadata} == {"retexo_fl"}

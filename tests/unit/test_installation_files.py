@@ -32,7 +32,7 @@ def _texts() -> list[tuple[Path, str]]:
     "script",
     sorted(
         path.relative_to(_ROOT)
-        for name in ("edge", "server")
+        for name in ("edge", "server", "clients")
         for path in _ROOT.glob(f"{name}/*.sh")
     ),
     ids=str,

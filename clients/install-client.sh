@@ -1,0 +1,54 @@
+#!/bin/sh
+# Put one client's files where its units read them: a user, keys, settings, units.
+#
+#   clients/install-client.sh [PART]
+#
+# As root, in the folder that `retexo fleet new` made for the client, where it is called install.sh.
+# PART: folder of the client's part, which is copied to where its agent.toml looks for it. Run it
+# again when a file has come or changed: it does what is left to do.
+set -eu
+umask 077
+
+help() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+}
+
+fail() {
+  echo "install: $1" >&2
+  exit 2
+}
+
+case ${1:-} in
+  -h | --help) help ;;
+esac
+[ $# -le 1 ] || fail "got $# arguments; expected the folder of the part, or none"
+[ -z "${1:-}" ] || [ -d "$1" ] || fail "$1: expected the folder of the part"
+[ -r agent.toml ] || fail "agent.toml: missing; expected the folder that retexo fleet new made"
+name=$(sed -n 's#^key = "/etc/retexo/\([a-z0-9][a-z0-9-]*\)/key\.pem"$#\1#p' agent.toml)
+[ -n "$name" ] || fail "agent.toml: expected key = \"/etc/retexo/NAME/key.pem\""
+part=$(sed -n 's#^partition = "\(/.*\)"$#\1#p' agent.toml)
+[ -n "$part" ] || [ -z "${1:-}" ] || fail "agent.toml: expected partition with an absolute path"
+user=retexo-$name
+own=/etc/retexo/$name
+
+id "$user" >/dev/null 2>&1 ||
+  useradd --system --home-dir "/var/lib/retexo-agents/$name" --shell /usr/sbin/nologin "$user"
+install -d -m 0755 /etc/retexo "$own" /var/lib/retexo-agents
+install -d -o "$user" -g "$user" -m 0700 "/var/lib/retexo-agents/$name"
+for file in agent.toml supernode.env ca.crt roster.toml certificate.pem member.toml; do
+  [ ! -e $file ] || install -m 0644 $file "$own/"
+done
+for file in key.pem agreement-secret; do
+  [ ! -e $file ] || install -m 0600 $file "$own/"
+  [ ! -e "$own/$file" ] || chown "$user:" "$own/$file"
+done
+[ ! -e supernode-key ] || install -m 0600 supernode-key "$own/"
+if [ -n "${1:-}" ]; then
+  install -d -o "$user" -g "$user" -m 0700 "$part"
+  cp -R "$1/." "$part/"
+  chown -R "$user:" "$part"
+fi
+install -m 0644 ./*@.service /etc/systemd/system/
+systemctl daemon-reload
+echo "install: $own is ready; systemctl enable --now retexo-agent@$name retexo-supernode@$name"

@@ -1,0 +1,94 @@
+"""``retexo fleet new``: all machines of a federation by one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples, styled
+from retexo_fl.cli.sentences import tell
+from retexo_fl.units import format_counted
+
+if TYPE_CHECKING:
+    from retexo_fl.fleet.making import Made
+
+_EXAMPLES = examples(
+    "retexo fleet new FLEET.toml",
+    "retexo fleet new FLEET.toml --out clinics",
+)
+_NEW_HELP = """Make what all machines of a federation get, by one file that describes them.
+
+Into one folder: for each client a bundle with its agent.toml, roster, keys and units, for the \
+server its certificate and the SuperNodes' public keys, each with a README of three lines. With \
+`keys = "here"` all keys are made here; else each owner makes its own, and this command joins the \
+member files that came back into members/. Run it again after a change of the file, or when files \
+have come: it makes what is missing and leaves keys and bundles that are there as they are.
+"""
+_MOST_NAMED = 3
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands, as a group."""
+    group = typer.Typer(
+        cls=CommandGroup,
+        no_args_is_help=True,
+        help="Set up all machines of a federation by one file.",
+        rich_markup_mode="rich",
+        epilog=_EXAMPLES,
+    )
+    group.command("new", help=styled(_NEW_HELP), epilog=_EXAMPLES)(_new)
+    app.add_typer(group, name="fleet")
+
+
+def _new(
+    file: Annotated[Path, typer.Argument(help="Describes the fleet.", metavar="FLEET.toml")],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for all of it; beside the file, with the fleet's name, if not given.",
+            metavar="DIR",
+        ),
+    ] = None,
+) -> None:
+    from retexo_fl.fleet.description import read_fleet
+    from retexo_fl.fleet.making import make_fleet
+
+    fleet = read_fleet(file)
+    folder = (out or file.parent / fleet.name).absolute()
+    is_new = not folder.exists()
+    made = make_fleet(fleet, folder)
+    told = [f"{format_counted(len(fleet.clients), 'client')} in {folder}"]
+    told += [] if is_new else _changes(made)
+    names = {one.name for one in fleet.clients}
+    told += [
+        f"left over  {path.relative_to(folder)}: not in the file; take it out of the SuperLink"
+        for path in sorted((folder / "clients").iterdir())
+        if path.name not in names
+    ]
+    told += [f"missing    {line}" for line in made.missing]
+    tell("\n".join(told))
+
+
+def _changes(made: Made) -> list[str]:
+    """Return a line for each bundle that is new, and for each kind of file that changed."""
+    from retexo_fl.fleet.making import FLEET_FILE
+
+    parts = [Path(name).parts for name in made.changed if name != FLEET_FILE]
+    new = {its[1] for its in parts if its[0] == "clients" and its[1] in made.new}
+    told = [f"new        clients/{name}" for name in sorted(new)]
+    whose: dict[str, list[str]] = {}
+    for its in parts:
+        if its[:2] == ("server", "supernodes"):
+            told.append(f"register   {'/'.join(its)} (server/README)")
+        elif its[0] != "clients":
+            told.append(f"changed    {'/'.join(its)}")
+        elif its[1] not in new:
+            whose.setdefault(its[-1], []).append(its[1])
+    for name, clients in sorted(whose.items()):
+        shown = ", ".join(clients) if len(clients) <= _MOST_NAMED else f"{len(clients)} clients"
+        told.append(f"changed    {name} of {shown}")
+    return told or ["nothing changed"]

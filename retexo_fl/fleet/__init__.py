@@ -1,0 +1,1 @@
+"""One file that describes a federation, and what each of its machines gets."""

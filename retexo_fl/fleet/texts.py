@@ -1,0 +1,105 @@
+"""What machines of a fleet get beside keys: their settings, and three lines that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+import tomli_w
+
+from retexo_fl.fleet.description import Fleet, FleetClient
+from retexo_fl.fleet.shipped import shipped
+from retexo_fl.masking.agreement import LEAST
+
+_UNITS: Final = ("clients/retexo-agent@.service", "clients/retexo-supernode@.service")
+
+
+def client_texts(fleet: Fleet, one: FleetClient) -> dict[str, bytes]:
+    """Return the files of a client's bundle that follow from the fleet's file, by name."""
+    texts = {"agent.toml": tomli_w.dumps(dict(one.agent)), "README": _client_lines(fleet, one)}
+    if fleet.has_units:
+        texts["supernode.env"] = f"SUPERLINK={fleet.server}\nNODE_PORT={one.node_port}\n"
+        texts["install.sh"] = shipped("clients/install-client.sh").read_text("utf-8")
+        texts |= {Path(name).name: shipped(name).read_text("utf-8") for name in _UNITS}
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def server_texts(fleet: Fleet) -> dict[str, bytes]:
+    """Return the files of the server's bundle that follow from the fleet's file, by name."""
+    script = shipped("server/register-client.sh").read_bytes()
+    texts = {"README": _server_lines(fleet).encode(), "register-client.sh": script}
+    if fleet.has_units:
+        unit = shipped("server/retexo-superlink.service")
+        texts[unit.name] = unit.read_bytes()
+    return texts
+
+
+def supernode_command(fleet: Fleet, one: FleetClient) -> list[str]:
+    """Return how a client's SuperNode is started in the folder of its bundle, without a service."""
+    return [
+        *("flower-supernode", "--superlink", str(fleet.server), "--root-certificates", "ca.crt"),
+        *("--auth-supernode-private-key", "supernode-key", "--port", str(one.node_port)),
+        "--node-config",
+    ]
+
+
+def _client_lines(fleet: Fleet, one: FleetClient) -> str:
+    if fleet.has_units:
+        start = f"systemctl enable --now retexo-agent@{one.name} retexo-supernode@{one.name}"
+        settings = f"/etc/retexo/{one.name}/agent.toml"
+    else:
+        node = " ".join(map(quote, supernode_command(fleet, one)))
+        node += ' "agent=\\"$PWD/agent.sock\\""'
+        start, settings = f"retexo agent run --config agent.toml & {node} &", "agent.toml"
+    place = f"the part at {one.agent['partition']}"
+    if fleet.has_units:
+        place += " (sh install.sh PART copies it there)"
+    install = "as root, sh install.sh" if fleet.has_units else "nothing more"
+    if fleet.keys_here:
+        lines = [
+            f"Copy: this folder, with its modes (scp -rp), to {one.host}; {place}.",
+            f"There: {install}. Whoever starts it owns what is secret: keep no other copy of it.",
+            f"Start: {start}",
+        ]
+    else:
+        addresses = " ".join(f"--address {quote(address)}" for address in one.addresses)
+        promise = f"; {install}; retexo keys member --config {settings}" if fleet.terms else ""
+        signing = (
+            "; then sign proposed.toml when it has come (retexo keys sign proposed.toml --config "
+            f"{settings}) and send the signature"
+            if fleet.terms
+            else ""
+        )
+        lines = [
+            f"Make, on {one.host}, in this folder: retexo keys new --client {one.client} "
+            f"{addresses} --out . && ssh-keygen -q -t ecdsa -b 384 -N '' -C '' -f supernode-key"
+            f"{promise}.",
+            f"Send: member.toml as members/{one.name}.toml, supernode-key.pub as "
+            f"members/{one.name}.pub{signing}.",
+            f"Start, with roster.toml and {place}: "
+            + (f"sh install.sh && {start}" if fleet.has_units else start),
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _server_lines(fleet: Fleet) -> str:
+    sums = "" if fleet.terms or len(fleet.clients) < LEAST else " --secure-aggregation none"
+    if fleet.has_units:
+        copy = "Copy: tls/ to /etc/retexo/tls, retexo-superlink.service to /etc/systemd/system"
+        start = "systemctl daemon-reload && systemctl enable --now retexo-superlink"
+    else:
+        copy = "Copy: this folder, with its modes (scp -rp)"
+        host = "::" if ":" in fleet.server.host else "0.0.0.0"  # noqa: S104 - all clients
+        start = (
+            f"flower-superlink --host {host} --port {fleet.server.port} --database superlink.db "
+            "--enable-supernode-auth --ssl-ca-certfile tls/ca.crt --ssl-certfile tls/server.pem "
+            "--ssl-keyfile tls/server.key &"
+        )
+    return (
+        f"{copy}, to {fleet.server.host}.\n"
+        f"Start: {start}\n"
+        f"Then: sh register-client.sh {fleet.server} tls/ca.crt supernodes/*.pub; retexo run "
+        f"--superlink {fleet.server} --root-certificates tls/ca.crt --clients "
+        f"{len(fleet.clients)}{sums} --out runs/first\n"
+    )
