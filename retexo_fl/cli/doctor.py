@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 
 from retexo_fl.addition import KERNEL_PATH
+from retexo_fl.cli.findings import tell_findings
 from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.options import AsJson
-from retexo_fl.cli.sentences import printable, tell_json
 from retexo_fl.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from retexo_fl.doctor.finding import Finding
 
 _HELP = """Check this machine for whatever would stop it from training.
 
@@ -36,10 +28,6 @@ _EXAMPLES = examples(
     "retexo doctor --superlink HOST:8000 --root-certificates ca.crt",
     "retexo doctor --audit agent.toml --seconds 60",
 )
-_MARKS: Final = {"good": "✓", "absent": "-", "doubtful": "!", "bad": "✗"}
-_THING_WIDTH: Final = 14
-_PIPE_WIDTH: Final = 400
-_STYLES: Final = {"good": "green", "absent": "dim", "doubtful": "yellow", "bad": "bold red"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -71,57 +59,6 @@ def _doctor(
         code: int = command.run_audit(audit, seconds, as_json=as_json)
         return code
     from retexo_fl.doctor.examination import examine
-    from retexo_fl.doctor.finding import Verdict, worst
 
-    findings = []
-    for finding in examine(config, superlink, root_certificates):
-        findings.append(finding)
-        if not as_json:
-            _show(finding)
-    if as_json:
-        facts = [{**asdict(item), "verdict": item.verdict.value} for item in findings]
-        tell_json(facts)
-    else:
-        typer.echo(_conclusion(findings))
-    return int(worst(findings) is Verdict.BAD)
-
-
-def _show(finding: Finding) -> None:
-    """Print a finding at once: the next one may take seconds."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        # Nothing is cut or broken where there is no terminal's width.
-        console.width = _PIPE_WIDTH
-    with console.capture() as shown:
-        console.print(_line(finding))
-    # A cell of two lines is filled with blanks up to the longer one.
-    typer.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-
-
-def _line(finding: Finding) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    verdict = finding.verdict.value
-    line = Table.grid(padding=(0, 1, 0, 0))
-    line.add_column()
-    line.add_column(min_width=_THING_WIDTH, no_wrap=True)
-    line.add_column()
-    mark, thing = Text(_MARKS[verdict], _STYLES[verdict]), Text(printable(finding.thing), "bold")
-    line.add_row(mark, thing, Text(printable(finding.seen)))
-    if finding.advice:
-        line.add_row("", "", Text(f"-> {printable(finding.advice)}", _STYLES[verdict]))
-    return line
-
-
-def _conclusion(findings: Sequence[Finding]) -> str:
-    from retexo_fl.doctor.finding import Verdict
-
-    wrong = sum(item.verdict is Verdict.BAD for item in findings)
-    doubtful = sum(item.verdict is Verdict.DOUBTFUL for item in findings)
-    if wrong:
-        return f"\n{wrong} of {len(findings)} checks failed: this machine cannot train."
-    warned = f"; {doubtful} with a warning" if doubtful else ""
-    return f"\nNo check failed{warned}."
+    findings = examine(config, superlink, root_certificates)
+    return tell_findings(findings, "this machine cannot train", as_json=as_json)

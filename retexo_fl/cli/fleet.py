@@ -1,4 +1,4 @@
-"""``retexo fleet new``: all machines of a federation by one file."""
+"""``retexo fleet new | check``: all machines of a federation by one file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retexo_fl.cli.findings import tell_findings
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples, styled
+from retexo_fl.cli.options import AsJson
 from retexo_fl.cli.sentences import tell
 from retexo_fl.units import format_counted
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 _EXAMPLES = examples(
     "retexo fleet new FLEET.toml",
     "retexo fleet new FLEET.toml --out clinics",
+    "retexo fleet check clinics",
 )
 _NEW_HELP = """Make what all machines of a federation get, by one file that describes them.
 
@@ -26,6 +29,12 @@ server its certificate and the SuperNodes' public keys, each with a README of th
 `keys = "here"` all keys are made here; else each owner makes its own, and this command joins the \
 member files that came back into members/. Run it again after a change of the file, or when files \
 have come: it makes what is missing and leaves keys and bundles that are there as they are.
+"""
+_CHECK_HELP = """Compare bundles, and what is installed and runs here, with the file.
+
+Names a wrong key, an old roster, a missing unit, files that others may read, and keys of an \
+agent.toml that differ. On a client's machine it looks at the services of its clients as well, and \
+asks an agent that runs. Exit code 1 if something is wrong; nothing is changed.
 """
 _MOST_NAMED = 3
 
@@ -40,6 +49,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=_EXAMPLES,
     )
     group.command("new", help=styled(_NEW_HELP), epilog=_EXAMPLES)(_new)
+    group.command("check", help=styled(_CHECK_HELP), epilog=_EXAMPLES)(_check)
     app.add_typer(group, name="fleet")
 
 
@@ -71,6 +81,35 @@ def _new(
     ]
     told += [f"missing    {line}" for line in made.missing]
     tell("\n".join(told))
+
+
+def _check(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            help="The fleet's file, or the folder that was made of it.", metavar="FLEET.toml|DIR"
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder, of a file whose folder is elsewhere.", metavar="DIR"),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    from retexo_fl.errors import ConfigurationError
+    from retexo_fl.fleet.checking import check_fleet
+    from retexo_fl.fleet.description import read_fleet
+    from retexo_fl.fleet.making import FLEET_FILE
+
+    file = place / FLEET_FILE if place.is_dir() else place
+    fleet = read_fleet(file)
+    folder = place if place.is_dir() else out or file.parent / fleet.name
+    if not (folder / FLEET_FILE).exists():
+        raise ConfigurationError(f"{folder}: no fleet; expected what retexo fleet new made")
+    return tell_findings(
+        check_fleet(fleet, folder.absolute()), "the fleet is not as its file says", as_json=as_json
+    )
 
 
 def _changes(made: Made) -> list[str]:
