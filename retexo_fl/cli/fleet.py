@@ -1,9 +1,9 @@
-"""``retexo fleet new | check``: all machines of a federation by one file."""
+"""``retexo fleet new | check | up | down``: all machines of a federation by one file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -15,12 +15,15 @@ from retexo_fl.cli.sentences import tell
 from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
+    from retexo_fl.fleet.description import Fleet
     from retexo_fl.fleet.making import Made
 
 _EXAMPLES = examples(
     "retexo fleet new FLEET.toml",
     "retexo fleet new FLEET.toml --out clinics",
     "retexo fleet check clinics",
+    "retexo fleet up FLEET.toml --local",
+    "retexo fleet down clinics",
 )
 _NEW_HELP = """Make what all machines of a federation get, by one file that describes them.
 
@@ -36,7 +39,24 @@ Names a wrong key, an old roster, a missing unit, files that others may read, an
 agent.toml that differ. On a client's machine it looks at the services of its clients as well, and \
 asks an agent that runs. Exit code 1 if something is wrong; nothing is changed.
 """
+_UP_HELP = """Start all of a fleet as processes of this machine, for a rehearsal.
+
+SuperLink, agents and SuperNodes with the file's limits, on the loopback at free ports, with keys \
+of their own, over the parts that part-here names; below the fleet's folder, in local/, with their \
+logs. Returns when all are ready, or ends them all; `retexo fleet down` ends them later.
+"""
+_DOWN_HELP = """End what `retexo fleet up` started on this machine, and nothing else."""
 _MOST_NAMED = 3
+_Place: TypeAlias = Annotated[
+    Path,
+    typer.Argument(
+        help="The fleet's file, or the folder that was made of it.", metavar="FLEET.toml|DIR"
+    ),
+]
+_Out: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--out", help="The folder, of a file whose folder is elsewhere.", metavar="DIR"),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,6 +69,8 @@ def add_to(app: typer.Typer) -> None:
         epilog=_EXAMPLES,
     )
     group.command("new", help=styled(_NEW_HELP), epilog=_EXAMPLES)(_new)
+    group.command("up", help=styled(_UP_HELP), epilog=_EXAMPLES)(_up)
+    group.command("down", help=styled(_DOWN_HELP), epilog=_EXAMPLES)(_down)
     group.command("check", help=styled(_CHECK_HELP), epilog=_EXAMPLES)(_check)
     app.add_typer(group, name="fleet")
 
@@ -83,33 +105,63 @@ def _new(
     tell("\n".join(told))
 
 
-def _check(
-    place: Annotated[
-        Path,
-        typer.Argument(
-            help="The fleet's file, or the folder that was made of it.", metavar="FLEET.toml|DIR"
-        ),
-    ],
-    *,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The folder, of a file whose folder is elsewhere.", metavar="DIR"),
-    ] = None,
-    as_json: AsJson = False,
-) -> int:
-    from retexo_fl.errors import ConfigurationError
+def _check(place: _Place, *, out: _Out = None, as_json: AsJson = False) -> int:
     from retexo_fl.fleet.checking import check_fleet
+
+    fleet, folder = _opened(place, out)
+    return tell_findings(
+        check_fleet(fleet, folder), "the fleet is not as its file says", as_json=as_json
+    )
+
+
+def _up(
+    place: _Place,
+    *,
+    out: _Out = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="On this machine, the one place there is.")
+    ] = False,
+) -> None:
+    from retexo_fl.errors import ConfigurationError
+    from retexo_fl.fleet.local import bring_up
+    from retexo_fl.fleet.making import SERVER_TLS
+
+    if not local:
+        raise ConfigurationError(
+            "up: missing --local; expected it (other machines are started by their README)"
+        )
+    if place.is_dir():
+        raise ConfigurationError(
+            f"{place}: is a folder; expected the fleet's file, to whose own part-here is relative"
+        )
+    fleet, folder = _opened(place, out)
+    running, where = bring_up(fleet, folder)
+    tell(
+        f"{format_counted(len(running.clients), 'client')} and the SuperLink run in {where}\n"
+        f"retexo run --superlink {running.server} --root-certificates "
+        f"{where / SERVER_TLS / 'ca.crt'} --clients {len(running.clients)}"
+    )
+
+
+def _down(place: _Place, *, out: _Out = None) -> None:
+    from retexo_fl.fleet.local import take_down
+
+    _, folder = _opened(place, out)
+    ended = take_down(folder)
+    tell(f"ended {', '.join(ended)}" if ended else "nothing runs")
+
+
+def _opened(place: Path, out: Path | None) -> tuple[Fleet, Path]:
+    """Return a fleet, and the folder that was made of it."""
+    from retexo_fl.errors import ConfigurationError
     from retexo_fl.fleet.description import read_fleet
     from retexo_fl.fleet.making import FLEET_FILE
 
-    file = place / FLEET_FILE if place.is_dir() else place
-    fleet = read_fleet(file)
-    folder = place if place.is_dir() else out or file.parent / fleet.name
+    fleet = read_fleet(place / FLEET_FILE if place.is_dir() else place)
+    folder = place if place.is_dir() else out or place.parent / fleet.name
     if not (folder / FLEET_FILE).exists():
         raise ConfigurationError(f"{folder}: no fleet; expected what retexo fleet new made")
-    return tell_findings(
-        check_fleet(fleet, folder.absolute()), "the fleet is not as its file says", as_json=as_json
-    )
+    return fleet, folder.absolute()
 
 
 def _changes(made: Made) -> list[str]:

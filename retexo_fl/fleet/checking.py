@@ -47,6 +47,8 @@ from retexo_fl.fleet.texts import client_texts, server_texts
 from retexo_fl.units import format_counted
 
 _SECRETS: Final = (KEY_FILE, OWN_FILE, SUPERNODE_KEY)
+_FOLDERS: Final = ("authority", "clients", "members", "server", "server/supernodes", "server/tls")
+_SERVER_SECRETS: Final = ("authority/ca.key", "server/tls/server.key")
 _OTHERS: Final = 0o077
 _AGAIN: Final = "retexo fleet new makes it again"
 #: Units that a machine's own folder has, not that of one client.
@@ -83,10 +85,12 @@ def check_fleet(fleet: Fleet, folder: Path, *, machine: Path = Path("/")) -> Ite
 
 
 def _open_folders(folder: Path) -> Iterator[Finding]:
-    for path in (folder, *sorted(folder.rglob("*"))):
-        is_secret = path.is_dir() or path.name in (*_SECRETS, "ca.key", "server.key")
-        mode = path.lstat().st_mode & 0o777
-        if is_secret and not path.is_symlink() and mode & _OTHERS:
+    """Look at who may read what this command made; programs that run in it make folders, too."""
+    folders = [folder, *map(folder.joinpath, _FOLDERS), *sorted(folder.glob("clients/*"))]
+    secrets = [*(folder / name for name in _SERVER_SECRETS)]
+    secrets += [path for name in _SECRETS for path in sorted(folder.glob(f"clients/*/{name}"))]
+    for path in (*folders, *secrets):
+        if path.exists() and (mode := path.stat().st_mode & 0o777) & _OTHERS:
             wanted = "0700" if path.is_dir() else "0600"
             yield bad("permissions", f"{path}: mode {mode:04o}", f"chmod {wanted} {path}")
 

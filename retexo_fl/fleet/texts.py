@@ -44,6 +44,15 @@ def supernode_command(fleet: Fleet, one: FleetClient) -> list[str]:
     ]
 
 
+def superlink_command(fleet: Fleet, host: str) -> list[str]:
+    """Return how the SuperLink is started in the folder of the server's bundle, at an address."""
+    return [
+        *("flower-superlink", "--host", host, "--port", str(fleet.server.port)),
+        *("--enable-supernode-auth", "--ssl-ca-certfile", "tls/ca.crt"),
+        *("--ssl-certfile", "tls/server.pem", "--ssl-keyfile", "tls/server.key"),
+    ]
+
+
 def _client_lines(fleet: Fleet, one: FleetClient) -> str:
     if fleet.has_units:
         start = f"systemctl enable --now retexo-agent@{one.name} retexo-supernode@{one.name}"
@@ -91,11 +100,7 @@ def _server_lines(fleet: Fleet) -> str:
     else:
         copy = "Copy: this folder, with its modes (scp -rp)"
         host = "::" if ":" in fleet.server.host else "0.0.0.0"  # noqa: S104 - all clients
-        start = (
-            f"flower-superlink --host {host} --port {fleet.server.port} --database superlink.db "
-            "--enable-supernode-auth --ssl-ca-certfile tls/ca.crt --ssl-certfile tls/server.pem "
-            "--ssl-keyfile tls/server.key &"
-        )
+        start = f"{' '.join(superlink_command(fleet, host))} --database superlink.db &"
     return (
         f"{copy}, to {fleet.server.host}.\n"
         f"Start: {start}\n"

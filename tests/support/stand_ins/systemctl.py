@@ -18,10 +18,16 @@ from pathlib import Path
 UNITS = Path("/etc/systemd/system")
 
 
+def file_of(name: str) -> Path:
+    """Return the file of a unit: of one with a name, `UNIT@NAME.service`, its template's."""
+    return UNITS / re.sub("@.*[.]", "@.", name)
+
+
 def entries_of(name: str) -> list[tuple[str, str]]:
     """Return the settings of a unit with what is added to it, in their order."""
-    files = [UNITS / name, *sorted((UNITS / f"{name}.d").glob("*.conf"))]
+    files = [file_of(name), *sorted((UNITS / f"{name}.d").glob("*.conf"))]
     text = "\n".join(path.read_text() for path in files).replace("\\\n", " ")
+    text = text.replace("%i", name.partition("@")[2].rpartition(".")[0])
     return re.findall(r"^(\w+)=(.*)$", text, re.M)
 
 
@@ -36,7 +42,7 @@ def start(name: str) -> None:
     for key, below in (("StateDirectory", "/var/lib"), ("RuntimeDirectory", "/run")):
         if key in last:
             folder = Path(below, last[key])
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(int(last[f"{key}Mode"], 8))
             os.chown(folder, user.pw_uid, user.pw_gid)
     variables = dict(value.split("=", 1) for key, value in entries if key == "Environment")
@@ -85,7 +91,7 @@ def stop(name: str) -> None:
 words = [word for word in sys.argv[1:] if not word.startswith("-")]
 names = [name if "." in name else f"{name}.service" for name in words[1:]]
 for unit in names:
-    if not (UNITS / unit).exists():
+    if not file_of(unit).exists():
         continue
     if words[0] in ("stop", "restart"):
         stop(unit)
