@@ -36,9 +36,11 @@ id "$user" >/dev/null 2>&1 ||
   useradd --system --home-dir "/var/lib/retexo-agents/$name" --shell /usr/sbin/nologin "$user"
 install -d -m 0755 /etc/retexo "$own" /var/lib/retexo-agents
 install -d -o "$user" -g "$user" -m 0700 "/var/lib/retexo-agents/$name"
-for file in agent.toml supernode.env ca.crt roster.toml certificate.pem member.toml; do
+for file in agent.toml supernode.env ca.crt roster.toml certificate.pem; do
   [ ! -e $file ] || install -m 0644 $file "$own/"
 done
+# Of one that is there its owner has promised something since.
+[ ! -e member.toml ] || [ -e "$own/member.toml" ] || install -m 0644 member.toml "$own/"
 for file in key.pem agreement-secret; do
   [ ! -e $file ] || install -m 0600 $file "$own/"
   [ ! -e "$own/$file" ] || chown "$user:" "$own/$file"

@@ -122,8 +122,6 @@ def _check_own(fleet: Fleet, folder: Path) -> None:
         raise ConfigurationError(
             f"out: {folder} is not empty; expected a new folder, or one that this command made"
         )
-    elif folder.exists():
-        folder.rmdir()
 
 
 class _Members:

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from retexo_fl.replacing import is_taken
+
 #: Of whom the folder is, nobody else may look into it.
 FOLDER_MODE: Final = 0o700
 SECRET_MODE: Final = 0o600
@@ -26,7 +28,6 @@ class Staged:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._changed: list[str] = []
 
     def __enter__(self) -> Self:
         """Make the place beside the folder."""
@@ -71,7 +72,7 @@ class Staged:
         names = sorted(
             str(path.relative_to(self._work)) for path in self._work.rglob("*") if path.is_file()
         )
-        if self.folder.exists():
+        if is_taken(self.folder):
             _move(self._work, self.folder)
         else:
             self._work.rename(self.folder)

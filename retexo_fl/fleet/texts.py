@@ -56,40 +56,40 @@ def superlink_command(fleet: Fleet, host: str) -> list[str]:
 def _client_lines(fleet: Fleet, one: FleetClient) -> str:
     if fleet.has_units:
         start = f"systemctl enable --now retexo-agent@{one.name} retexo-supernode@{one.name}"
-        settings = f"/etc/retexo/{one.name}/agent.toml"
+        place = f"{one.agent['partition']} (sh install.sh PART copies it there)"
     else:
         node = " ".join(map(quote, supernode_command(fleet, one)))
         node += ' "agent=\\"$PWD/agent.sock\\""'
-        start, settings = f"retexo agent run --config agent.toml & {node} &", "agent.toml"
-    place = f"the part at {one.agent['partition']}"
-    if fleet.has_units:
-        place += " (sh install.sh PART copies it there)"
-    install = "as root, sh install.sh" if fleet.has_units else "nothing more"
-    if fleet.keys_here:
-        lines = [
-            f"Copy: this folder, with its modes (scp -rp), to {one.host}; {place}.",
-            f"There: {install}. Whoever starts it owns what is secret: keep no other copy of it.",
-            f"Start: {start}",
-        ]
-    else:
-        addresses = " ".join(f"--address {quote(address)}" for address in one.addresses)
-        promise = f"; {install}; retexo keys member --config {settings}" if fleet.terms else ""
-        signing = (
-            "; then sign proposed.toml when it has come (retexo keys sign proposed.toml --config "
-            f"{settings}) and send the signature"
-            if fleet.terms
-            else ""
-        )
-        lines = [
-            f"Make, on {one.host}, in this folder: retexo keys new --client {one.client} "
-            f"{addresses} --out . && ssh-keygen -q -t ecdsa -b 384 -N '' -C '' -f supernode-key"
-            f"{promise}.",
-            f"Send: member.toml as members/{one.name}.toml, supernode-key.pub as "
-            f"members/{one.name}.pub{signing}.",
-            f"Start, with roster.toml and {place}: "
-            + (f"sh install.sh && {start}" if fleet.has_units else start),
-        ]
-    return "".join(f"{line}\n" for line in lines)
+        start = f"retexo agent run --config agent.toml & {node} &"
+        place = str(one.agent["partition"])
+    if not fleet.keys_here:
+        return _owner_lines(fleet, one, start, place)
+    install = "As root, there: sh install.sh" if fleet.has_units else "There: nothing more"
+    return (
+        f"Copy: this folder, with its modes (scp -rp), to {one.host}; the part to {place}.\n"
+        f"{install}. Whoever starts it owns what is secret: keep no other copy of it.\n"
+        f"Start: {start}\n"
+    )
+
+
+def _owner_lines(fleet: Fleet, one: FleetClient, start: str, place: str) -> str:
+    """Return what the owner does who makes keys, and promises and signs where there are masks."""
+    addresses = " ".join(f"--address {quote(address)}" for address in one.addresses)
+    own = f"/etc/retexo/{one.name}/" if fleet.has_units else ""
+    install = "; as root, sh install.sh PART" if fleet.has_units else ""
+    promise = f"{install}; retexo keys member --config {own}agent.toml" if fleet.terms else ""
+    signing = (
+        "; when it has come, a signature of proposed.toml (retexo keys sign proposed.toml "
+        f"--config {own}agent.toml)"
+    )
+    return (
+        f"Make, on {one.host}, in this folder: retexo keys new --client {one.client} {addresses} "
+        f"--out . && ssh-keygen -q -t ecdsa -b 384 -N '' -C '' -f supernode-key{promise}.\n"
+        f"Send: {own if fleet.terms else ''}member.toml as members/{one.name}.toml, "
+        f"supernode-key.pub as members/{one.name}.pub{signing if fleet.terms else ''}.\n"
+        f"Start, with roster.toml, and the part at {place}: "
+        f"{'sh install.sh && ' if fleet.has_units else ''}{start}\n"
+    )
 
 
 def _server_lines(fleet: Fleet) -> str:

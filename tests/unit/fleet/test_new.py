@@ -246,7 +246,9 @@ def test_no_other_folder_is_written_to(retexo: CommandLine, tmp_path: Path) -> N
         "fleet", "new", path, "--out", out
     )
     (out / "notes").unlink()
+    out.chmod(0o755)
     retexo.done("fleet", "new", path, "--out", out)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
     before = content(out)
     said = retexo.refused("fleet", "new", write(path, name="labs"), "--out", out)
     assert "is that of the fleet 'clinics'; expected another folder" in said
@@ -324,6 +326,21 @@ def test_owners_make_their_own_keys(retexo: CommandLine, tmp_path: Path) -> None
         for name in changes:
             (out / "members" / name).write_bytes(before[f"members/{name}"])
     assert changed(before, out) == set()
+
+
+def test_an_owner_whose_programs_are_services_sends_what_is_installed(
+    retexo: CommandLine, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "FLEET.toml", keys="theirs", services="systemd", masks={})
+    retexo.done("fleet", "new", path)
+    folder = tmp_path / "clinics" / "clients" / "lab-3"
+    assert (folder / "supernode.env").read_text() == "SUPERLINK=203.0.113.10:8000\nNODE_PORT=9095\n"
+    make, send, start = (folder / "README").read_text().splitlines()
+    settings = "--config /etc/retexo/lab-3/agent.toml"
+    assert f"; as root, sh install.sh PART; retexo keys member {settings}." in make
+    assert "/etc/retexo/lab-3/member.toml as members/lab-3.toml" in send
+    assert f"(retexo keys sign proposed.toml {settings})" in send
+    assert start.endswith("systemctl enable --now retexo-agent@lab-3 retexo-supernode@lab-3")
 
 
 # ---- what owners agree on ------------------------------------------------------------------------
