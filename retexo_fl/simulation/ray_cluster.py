@@ -52,7 +52,7 @@ def check_answers(address: str) -> None:
         ConfigurationError: Nothing answers there, or something else than Ray.
     """
     host, port = host_and_port(address, "ray-address")
-    expected = "expected the HOST:PORT that `ray start --head` says"
+    expected = "expected the HOST:PORT that `ray start` says on the head node"
     try:
         socket.create_connection((host, port), timeout=_PATIENCE_S).close()
     except OSError as error:

@@ -77,7 +77,7 @@ def modes(folder: Path) -> dict[Path, int]:
     return {path: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
 
 
-def test_one_file_makes_what_every_machine_needs(retexo: CommandLine, tmp_path: Path) -> None:
+def test_one_file_makes_all(retexo: CommandLine, tmp_path: Path) -> None:
     out = tmp_path / "clinics"
     assert retexo.done("fleet", "new", write(tmp_path / "FLEET.toml")) == f"4 clients in {out}\n"
     roster = Roster.read(out / "roster.toml")
