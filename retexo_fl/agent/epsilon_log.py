@@ -3,6 +3,7 @@
 Each noised sum that leaves, an update or one for a ridge solution, is a line of ``epsilon.jsonl``
 before, on the disk: an agent that is killed has spent it, whether or not it was sent. The same one
 counts once.
+
 So it is with noised classes of rows, in ``row-epsilon.jsonl``: what these promise, of a node's
 features to its peers, adds up by itself.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, TypeVar
 
 from retexo_fl.client.noise import Release, check_count
 from retexo_fl.client.row_noise import RowRelease, check_single
@@ -43,28 +45,61 @@ class EpsilonBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Spent:
-    """A line of the log: a :class:`.Release` at a Unix time, of a part."""
+class _Line(ABC):
+    """A line of a log: a release at a Unix time, of a part."""
 
     at: float
     part: str
     job: str
+    identity: str
+
+    @property
+    @abstractmethod
+    def amount(self) -> float:
+        """What it adds to what the part has given away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spent(_Line):
+    """Of noised sums: a :class:`.Release`."""
+
     stage: int
     round: int
     mu_squared: float
-    identity: str
 
-    @classmethod
-    def of_line(cls, line: object) -> Self:
-        """Read a line.
+    @property
+    def amount(self) -> float:
+        return self.mu_squared
 
-        Raises:
-            ValueError: It is none.
-        """
-        found = of_line(cls, line)
-        if not 0 < found.mu_squared < math.inf:
-            raise ValueError
-        return found
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told(_Line):
+    """Of noised classes of rows: a :class:`.RowRelease`."""
+
+    epsilon: float
+
+    @property
+    def amount(self) -> float:
+        return self.epsilon
+
+
+Line = TypeVar("Line", bound=_Line)
+
+
+def _lines_of(log: LineLog, kind: type[Line], what: str) -> list[Line]:
+    """Return all lines of a log.
+
+    Raises:
+        CheckpointError: It cannot be read, or is damaged.
+    """
+    damaged = CheckpointError(f"{log.path}: is damaged; expected {what} of this agent")
+    try:
+        lines = [of_line(kind, line) for line in log.read()]
+    except ValueError as error:
+        raise damaged from error
+    if not all(0 < line.amount < math.inf for line in lines):
+        raise damaged
+    return lines
 
 
 class EpsilonLog:
@@ -83,12 +118,7 @@ class EpsilonLog:
     def __init__(self, state: Path, part: str, budget: EpsilonBudget, *, client: int) -> None:
         self._part, self._budget, self._client = part, budget, client
         self._log = LineLog(state / _NAME)
-        try:
-            lines = [_Spent.of_line(line) for line in self._log.read()]
-        except ValueError as error:
-            raise CheckpointError(
-                f"{self._log.path}: is damaged; expected the noised sums of this agent"
-            ) from error
+        lines = _lines_of(self._log, _Spent, "the noised sums")
         self._spent = {line.identity: line for line in lines if line.part == part}
         self._others = [line for line in lines if line.part != part]
 
@@ -156,29 +186,6 @@ class EpsilonLog:
         return math.fsum(line.mu_squared for line in lines if line.job != but)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """A line of the log of rows: a :class:`.RowRelease` at a Unix time, of a part."""
-
-    at: float
-    part: str
-    job: str
-    epsilon: float
-    identity: str
-
-    @classmethod
-    def of_line(cls, line: object) -> Self:
-        """Read a line.
-
-        Raises:
-            ValueError: It is none.
-        """
-        found = of_line(cls, line)
-        if not 0 < found.epsilon < math.inf:
-            raise ValueError
-        return found
-
-
 class RowEpsilonLog:
     """The noised classes of rows of one part; a :class:`.RowReleaseLog`.
 
@@ -195,12 +202,7 @@ class RowEpsilonLog:
     def __init__(self, state: Path, part: str, most: float, *, client: int) -> None:
         self._part, self._most, self._client = part, most, client
         self._log = LineLog(state / _ROWS)
-        try:
-            lines = [_Told.of_line(line) for line in self._log.read()]
-        except ValueError as error:
-            raise CheckpointError(
-                f"{self._log.path}: is damaged; expected the noised rows of this agent"
-            ) from error
+        lines = _lines_of(self._log, _Told, "the noised rows")
         self._told = {line.identity: line for line in lines if line.part == part}
 
     @property
