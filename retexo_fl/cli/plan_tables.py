@@ -49,14 +49,11 @@ def rows_sentence(facts: Mapping[str, int | None]) -> str:
     if full is None or none is None:
         return ""
     of_class = facts["class"]
-    said = (
-        ""
-        if of_class is None
-        else f",\nwith class {format_bytes(of_class)}, of which they read few"
-    )
+    other = "" if of_class is None else f", with class {format_bytes(of_class)}"
     return (
         f"Clients send each other at most {format_bytes(full)}, of which peers read links inside\n"
-        f"a part; with --second-rows none {format_bytes(none)}, of which they read none{said}."
+        f"a part; with --second-rows none {format_bytes(none)}{other}, of which they\n"
+        "read little that edges across do not tell."
     )
 
 

@@ -16,31 +16,32 @@ from retexo_fl.api.training import check_plugins, result_of
 from retexo_fl.client.part import without_peers
 from retexo_fl.client.run_memory import GraphSize
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import ConfigurationError, TrainingDiverged
+from retexo_fl.errors import AgreementError, ConfigurationError, TrainingDiverged
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
 from retexo_fl.leakage.chosen_rows import with_faint_rows
 from retexo_fl.leakage.counted import SINGLE, bare_rows, single_contributors
 from retexo_fl.leakage.figures import Finding, Leakage
-from retexo_fl.leakage.influence import TELLING, play_influence
+from retexo_fl.leakage.influence import play_influence, why_not_played
 from retexo_fl.leakage.memory import check_audit_memory
 from retexo_fl.leakage.peer_attacks import play_on_active_peer, play_on_peers
 from retexo_fl.leakage.server_attacks import play_on_server
 from retexo_fl.leakage.watch import Watch
+from retexo_fl.masking.agreement import Agreement
 from retexo_fl.methods.clients import client_class
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.methods.pieces.links.answers import LinkClient
 from retexo_fl.progress import LiveTable
 from retexo_fl.progress.steps import Step
+from retexo_fl.training.cohorts import simulated_agreement
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.units import counted
 
 #: Area under the curve of peers beyond which their owner is told.
 TELLING_AUC: Final = 0.6
-#: What tells less than what ``second-rows`` says.
+#: What tells less than what ``second-rows`` says, and is trained to compare with; most first.
 _NARROWER: Final[Mapping[str, tuple[str, ...]]] = {
     "full": ("class", "none"),
     "class": ("none",),
@@ -53,9 +54,9 @@ def audit(
 ) -> Leakage:
     """Train as asked, twice, and play the attacks.
 
-    Once as asked but in the clear, since what masks leave follows from that: the sum; with noise,
-    where there is to be some. And once without the edges across, to compare with. Both in this
-    process, in a folder that is removed.
+    Once as asked but in the clear, since what masks leave follows from that: the sums of cohorts;
+    with noise, where there is to be some. And once without the edges across, to compare with. Both
+    in this process, in a folder that is removed.
 
     Args:
         asked: The keys of a training.
@@ -66,7 +67,13 @@ def audit(
     Raises:
         RetexoError: Any named failure.
     """
-    asked = asked.of_run()
+    with tempfile.TemporaryDirectory(prefix="retexo-leakage-") as folder:
+        return _audited(asked.of_run(), Path(folder), tell=tell, quiet=quiet, force=force)
+
+
+def _audited(
+    asked: Asked, folder: Path, *, tell: Callable[[str], None], quiet: bool, force: bool
+) -> Leakage:
     config = settled(asked)
     _check(config)
     check_plugins(config)
@@ -74,9 +81,10 @@ def audit(
     if foreseen is not None and not force:
         check_audit_memory(config, foreseen)
     loaded = asked.load(config, quiet=quiet)
-    config, _ = fitted(loaded.config, PlannedParts(loaded.parts), asked)
+    parts = loaded.parts
+    config, _ = fitted(loaded.config, PlannedParts(parts), asked)
     if not force:
-        check_audit_memory(config, GraphSize.of(loaded.parts))
+        check_audit_memory(config, GraphSize.of(parts))
     skipped: list[str] = []
     if effective_plan(config) == "cover":
         skipped.append(
@@ -84,27 +92,33 @@ def audit(
             "more; how many rows stand bare is counted"
         )
     clear = _in_the_clear(config)
-    plays_updates = _plays_updates(clear, loaded.parts)
-    watch = Watch(config, keeps_updates=plays_updates)
+    watch = Watch(
+        config,
+        keeps_updates=_plays_updates(clear, parts),
+        agreement=_agreement(config, parts, skipped),
+    )
     how = "with its noise" if config.update_dp else "in the clear"
     tell(f"training as asked, {how}, and watching what each party receives")
-    predicted: list[Finding] = []
-
-    def predict_again(run: Path) -> None:
-        one, reason = _from_predictions(clear, run, loaded.parts, quiet=quiet)
-        predicted.extend([one] if one else [])
-        skipped.extend([reason] if reason else [])
-
-    trained = _train(clear, loaded.parts, watch, quiet=quiet, then=predict_again)
+    run = folder / "as-asked"
+    trained = _train(clear, parts, watch, run, quiet=quiet)
     tell("training without the edges across, to compare with")
-    alone = [without_peers(part) for part in loaded.parts]
-    cut = _train(clear, alone, None, quiet=quiet)
-    findings = _played(clear, watch, loaded.parts, skipped, quiet=quiet) + predicted
+    alone = [without_peers(part) for part in parts]
+    cut = _train(clear, alone, None, folder / "alone", quiet=quiet)
+    findings = _played(clear, watch, parts, skipped, quiet=quiet)
+    reason = why_not_played(clear, parts)
+    if not reason:
+        influence, reason = play_influence(clear, run, parts, quiet=quiet)
+        findings += [] if influence is None else [influence]
+    skipped += [reason] if reason else []
     accuracy = {"as asked": trained, "no edges across": cut}
-    acting = _with_faint_rows(clear, loaded.parts, watch, skipped, tell=tell, quiet=quiet)
+    acting = _with_faint_rows(
+        clear, parts, watch, skipped, folder / "faint", tell=tell, quiet=quiet
+    )
     findings += [] if acting is None else [acting]
     for rows in _NARROWER[config.second_rows]:
-        narrow = _with_rows_once(asked, rows, loaded.parts, skipped, tell=tell, quiet=quiet)
+        narrow = _with_second_rows(
+            asked, rows, parts, skipped, folder / f"rows-{rows}", tell=tell, quiet=quiet
+        )
         if narrow is not None:
             accuracy[f"second-rows {rows}"], links = narrow
             findings += [] if links is None else [links]
@@ -115,9 +129,7 @@ def audit(
         is_masked=is_masked,
         findings=tuple(findings),
         accuracy=accuracy,
-        warnings=tuple(
-            _warnings(config, findings, loaded.parts, accuracy=accuracy, is_masked=is_masked)
-        ),
+        warnings=tuple(_warnings(config, findings, parts, accuracy=accuracy, is_masked=is_masked)),
         not_played=tuple(skipped),
     )
 
@@ -142,6 +154,17 @@ def _plays_updates(config: RunConfig, parts: Sequence[GraphPartition]) -> bool:
     return of_classes and config.local_steps == 1
 
 
+def _agreement(
+    config: RunConfig, parts: Sequence[GraphPartition], skipped: list[str]
+) -> Agreement | None:
+    """Return whose sums would be opened together under masks; None of too few clients."""
+    try:
+        return simulated_agreement(config, PlannedParts(parts).counts(config))
+    except AgreementError as error:
+        skipped.append(f"masked sums: {error}")
+        return None
+
+
 def _in_the_clear(config: RunConfig) -> RunConfig:
     """Return a configuration that trains here what another one does, without masks.
 
@@ -152,55 +175,28 @@ def _in_the_clear(config: RunConfig) -> RunConfig:
     return make_config({**config_values(config), **here, **clear, "boundary-plan": "rows"})
 
 
-def _from_predictions(
-    config: RunConfig, run: Path, parts: Sequence[GraphPartition], *, quiet: bool
-) -> tuple[Finding | None, str]:
-    """Play what a peer reads that changes its rows; nothing where two layers tell it nothing."""
-    if config.later_rows == "none":
-        return None, (
-            "edges from repeated predictions: rows cross once, so that none comes back changed"
-        )
-    if config.later_rows == "class":
-        return None, (
-            "edges from repeated predictions: not played yet on classes, of which few change with "
-            "a row that their owner reads"
-        )
-    if config.layers <= TELLING:
-        return None, (
-            f"edges from repeated predictions: with {counted(config.layers, 'layer')} a changed "
-            "row comes back by rows of nodes that its owner touches, which it knows"
-        )
-    return play_influence(config, run, parts, quiet=quiet)
-
-
 def _train(
     config: RunConfig,
     parts: Sequence[GraphPartition],
     watch: Watch | None,
+    out: Path,
     *,
     quiet: bool,
-    then: Callable[[Path], None] = lambda run: None,
 ) -> float:
-    """Train in this process; return what the test nodes are judged by, accuracy where there is.
-
-    ``then`` is called with the run's directory, before it is removed.
-    """
+    """Train in this process; return what the test nodes are judged by, accuracy where there is."""
     from retexo_fl.client.factory import InProcessClients
     from retexo_fl.simulation.inline_engine import make_channel, run_clients
 
-    with tempfile.TemporaryDirectory(prefix="retexo-leakage-") as folder:
-        out = Path(folder) / "run"
-        config = make_config({**config_values(config), "out": str(out)})
-        clients = InProcessClients(list(parts), config, channel=make_channel(None))
-        find = clients.find if watch is None else watch.watching(clients.find)
-        table = LiveTable.of_run(config, quiet=quiet)
-        try:
-            with table:
-                run_clients(config, find, [table.handle])
-        finally:
-            clients.close()
-        result = result_of(out)
-        then(out)
+    config = make_config({**config_values(config), "out": str(out)})
+    clients = InProcessClients(list(parts), config, channel=make_channel(None))
+    find = clients.find if watch is None else watch.watching(clients.find)
+    table = LiveTable.of_run(config, quiet=quiet)
+    try:
+        with table:
+            run_clients(config, find, [table.handle])
+    finally:
+        clients.close()
+    result = result_of(out)
     if result.metric is not None and result.metric.value is not None:
         return float(result.metric.value)
     return float("nan") if result.test_accuracy is None else float(result.test_accuracy)
@@ -221,8 +217,9 @@ def _played(
             of_server, unplayed = play_on_server(watch, parts, seed=config.seed)
             if config.update_dp:
                 without, _ = play_on_server(watch.without_noise(), parts, seed=config.seed)
+                rounds = sum(of[-1].number for of in watch.rounds.values())
                 of_server = [
-                    _beside_no_noise(one, other)
+                    _beside_no_noise(one, other, rounds)
                     for one, other in zip(of_server, without, strict=True)
                 ]
             found += of_server
@@ -252,14 +249,21 @@ def _played(
     return found
 
 
-def _beside_no_noise(one: Finding, without: Finding) -> Finding:
-    """Return what is reached of sums with noise, and say what would be of those without."""
+def _beside_no_noise(one: Finding, without: Finding, rounds: int) -> Finding:
+    """Return what is reached of sums with noise, and say what would be of those without.
+
+    A guess is of those, too. What is reached is of one sum of ``rounds``, or of one a layer.
+    """
     if without.masked is None:
         return one
     return replace(
         one,
+        guess=without.guess,
         by={**one.by, "masked_without_noise": without.masked},
-        note=f"{one.note}; of the masked sum without its noise {without.masked:.2f}",
+        note=(
+            f"{one.note}; of the masked sum without its noise {without.masked:.2f}. Played on one "
+            f"sum a layer of {rounds} noised ones in all, whose clipping is not undone: no bound"
+        ),
     )
 
 
@@ -268,6 +272,7 @@ def _with_faint_rows(
     parts: Sequence[GraphPartition],
     honest: Watch,
     skipped: list[str],
+    out: Path,
     *,
     tell: Callable[[str], None],
     quiet: bool,
@@ -289,26 +294,28 @@ def _with_faint_rows(
     watch = Watch(config, keeps_updates=False)
     tell(f"training with rows near zero of client {peer}, and watching what it receives")
     try:
-        _train(config, acting, watch, quiet=quiet)
+        figure = _train(config, acting, watch, out, quiet=quiet)
     except TrainingDiverged as error:
         skipped.append(f"{name}: {error}")
         return None
     found = play_on_active_peer(peer, honest.crossed, watch.crossed, parts, seed=config.seed)
     if found is None:
         skipped.append(f"{name}: client {peer} sees no edges inside another part")
-    return found
+        return None
+    return replace(found, by={**found.by, "test figure": figure})
 
 
-def _with_rows_once(
+def _with_second_rows(
     asked: Asked,
     rows: str,
     parts: Sequence[GraphPartition],
     skipped: list[str],
+    out: Path,
     *,
     tell: Callable[[str], None],
     quiet: bool,
 ) -> tuple[float, Finding | None] | None:
-    """Train with rows that cross once; return its figure, and what peers read of these rows.
+    """Train with narrower ``second-rows``; return its figure, and what peers read of what crosses.
 
     None where that does not go with what is asked, which is then said.
     """
@@ -318,11 +325,15 @@ def _with_rows_once(
         clear = _in_the_clear(config)
         ModelShape.of_part(clear, parts[0])
     except ConfigurationError as error:
-        skipped.append(f"edges from rows that cross once: {error}")
+        skipped.append(f"edges from rows with --second-rows {rows}: {error}")
         return None
     watch = Watch(config, keeps_updates=False)
     tell(f"training with --second-rows {rows}, to compare with")
-    figure = _train(clear, parts, watch, quiet=quiet)
+    try:
+        figure = _train(clear, parts, watch, out, quiet=quiet)
+    except TrainingDiverged as error:
+        skipped.append(f"edges from rows with --second-rows {rows}: {error}")
+        return None
     links = play_on_peers(watch.crossed, parts, seed=config.seed)
     if links is not None:
         links = replace(links, attack=f"edges inside a part, --second-rows {rows}")

@@ -11,7 +11,8 @@ from scipy.sparse import csr_array, vstack
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.partition import GraphPartition
 
-#: By what a changed row is larger than its owner's largest: coordinates and few bits keep it apart.
+#: By what a changed row's values are larger than the largest of its part: rows in few coordinates,
+#: or in few bits, then still differ from those before.
 _TIMES: Final = 8.0
 #: By what a faint one is smaller; zeros would leave a peer nothing to compare with.
 _FAINT: Final = 0.05

@@ -5,6 +5,10 @@ nodes b another row, and predicts again. Of another client's node u beside b the
 changes; of a neighbour v of u that after two, which crosses before a third layer. So B learns which
 of the nodes that it sees are linked to u inside the other part, one question after the other.
 
+What B can explain by what it knows is no find, and is left out: u itself, and nodes beside another
+neighbour of b in its own part. Rows also change by nodes of third clients; those edges it does not
+know, and they stay as false alarms.
+
 Played on the predictions themselves: the layers of the training that was audited, and all
 exchanges as they are, with one row of one part changed. With two layers the row of u is the last to
 cross, and tells nothing that B does not know.
@@ -16,24 +20,25 @@ of by predictions.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.prediction_app import PredictionTask
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.layers.base import StageInput
 from retexo_fl.leakage.chosen_rows import with_another_row
 from retexo_fl.leakage.figures import Finding
-from retexo_fl.leakage.peer_attacks import numbers_of_slots
+from retexo_fl.leakage.peer_attacks import dense, numbers_of_slots
 from retexo_fl.leakage.scores import auc, found_at_few_alarms
 from retexo_fl.leakage.watch import Watch
 from retexo_fl.progress.steps import Step
 from retexo_fl.simulation.inline_engine import predict_inline
+from retexo_fl.units import counted
 
 #: Rows that are changed, each in a prediction of its own.
 _QUESTIONS: Final = 16
@@ -41,12 +46,36 @@ _QUESTIONS: Final = 16
 _LEAST: Final = 3
 #: The exchange before the third layer: the first that holds rows of neighbours' neighbours.
 TELLING: Final = 2
+_NAME: Final = "edges from repeated predictions"
+
+
+def why_not_played(config: RunConfig, parts: Sequence[GraphPartition]) -> str:
+    """Return why a training is not attacked so; empty where it is."""
+    if config.later_rows == "none":
+        return f"{_NAME}: rows cross once, so that none comes back changed"
+    if not config.goal.splits_nodes:
+        return f"{_NAME}: not played over links, of which two layers tell as much"
+    if config.later_rows == "class":
+        return (
+            f"{_NAME}: not played yet on classes, of which few change with a row that their owner "
+            "reads"
+        )
+    if config.layers <= TELLING:
+        return (
+            f"{_NAME}: with {counted(config.layers, 'layer')} a changed row comes back by rows of "
+            "nodes that its owner touches, which it knows"
+        )
+    if parts[0].is_structural or not parts[0].num_features:
+        return f"{_NAME}: nodes have no features that a peer could choose"
+    return ""
 
 
 def play_influence(
     config: RunConfig, run: Path, parts: Sequence[GraphPartition], *, quiet: bool
 ) -> tuple[Finding | None, str]:
     """Predict, and predict again with one row changed, once for each of some nodes.
+
+    Of a training that :func:`why_not_played` says nothing of.
 
     Args:
         config: Of the training, in the clear and in this process.
@@ -57,26 +86,22 @@ def play_influence(
     Returns:
         What was found; None, and why it was not played.
     """
-    name = "edges from repeated predictions"
-    if not config.goal.splits_nodes:
-        return None, f"{name}: of nodes alone"
     questions = _chosen(parts, np.random.default_rng([config.seed, TELLING]))
     if not questions:
-        return None, f"{name}: no node has one edge across to a client of which more is seen"
+        return None, f"{_NAME}: no node has one edge across to a client of which more is seen"
     linked: list[float] = []
     others: list[float] = []
     with Step(f"predicting {len(questions) + 1} times, with one row changed", quiet=quiet):
-        before = _received(config, run, parts)
-        stage = sorted(before)[min(TELLING, len(before) - 1)]
+        before, exchanges = _last_telling(config, run, parts)
         for one in questions:
             changed = list(parts)
             changed[one.peer] = with_another_row(parts[one.peer], one.node)
-            after = _received(config, run, changed)
-            moved = _moved(before[stage][one.peer], after[stage][one.peer])
+            after, _ = _last_telling(config, run, changed)
+            moved = _moved(*(dense(of[one.peer].received) for of in (before, after)))
             linked += moved[one.linked].tolist()
             others += moved[one.others].tolist()
     if min(len(linked), len(others)) < _LEAST:
-        return None, f"{name}: fewer than {_LEAST} pairs to tell apart"
+        return None, f"{_NAME}: fewer than {_LEAST} pairs to tell apart"
     true, false = np.array(linked), np.array(others)
     return (
         Finding(
@@ -88,7 +113,7 @@ def play_influence(
             cut=0.5,
             by={
                 "predictions": len(questions) + 1,
-                "exchanges": len(before),
+                "exchanges": exchanges,
                 "found at 1 % false alarms": found_at_few_alarms(true, false),
                 "pairs": len(true) + len(false),
             },
@@ -110,7 +135,8 @@ class _Question:
         peer: Whose.
         node: Which of its nodes, with one edge to another client.
         linked: Slots of the peer, of nodes that are linked to that edge's other end.
-        others: Slots of nodes of the same client that are not, nor to the node itself.
+        others: Slots of nodes of the same client that are not. In neither are nodes beside this one
+            or beside its neighbours in the peer's own part: why these change, the peer knows.
     """
 
     peer: int
@@ -147,6 +173,9 @@ def _of_peer(
     for node in generator.permutation(part.num_inner):
         neighbours = indices[indptr[node] : indptr[node + 1]]
         slots = neighbours[neighbours >= part.num_inner] - part.num_inner
+        own = neighbours[neighbours < part.num_inner]
+        beside_own = [indices[indptr[one] : indptr[one + 1]] for one in own]
+        known = np.concatenate([neighbours, *beside_own]) - part.num_inner
         for owner in np.unique(owners[slots]):
             beside = slots[owners[slots] == owner]
             if len(beside) != 1:
@@ -154,7 +183,7 @@ def _of_peer(
                 continue
             theirs, end = parts[owner], int(numbers[beside[0]] - starts[owner])
             row = np.asarray(theirs.indices)[theirs.indptr[end] : theirs.indptr[end + 1]]
-            seen = np.flatnonzero((owners == owner) & ~np.isin(np.arange(len(owners)), slots))
+            seen = np.flatnonzero((owners == owner) & ~np.isin(np.arange(len(owners)), known))
             is_linked = np.isin(numbers[seen] - starts[owner], row[row < theirs.num_inner])
             if is_linked.any():
                 yield _Question(
@@ -163,10 +192,10 @@ def _of_peer(
                 break
 
 
-def _received(
+def _last_telling(
     config: RunConfig, run: Path, parts: Sequence[GraphPartition]
-) -> dict[int, dict[int, np.ndarray]]:
-    """Predict; return by exchange and client the (B, D) rows that it was sent."""
+) -> tuple[Mapping[int, StageInput], int]:
+    """Predict; return by client what crossed before the third layer, and how often rows crossed."""
     watch = Watch(config, keeps_updates=False)
     with tempfile.TemporaryDirectory(prefix="retexo-leakage-") as folder:
         for name in ("server", "clients"):
@@ -178,16 +207,8 @@ def _received(
             predictions=Path(folder) / "clients",
             watching=watch.watching,
         )
-    return {
-        stage: {
-            client: np.asarray(
-                one.received.toarray() if isinstance(one.received, csr_array) else one.received,
-                dtype=float,
-            )
-            for client, one in of.items()
-        }
-        for stage, of in watch.crossed.items()
-    }
+    stages = sorted(watch.crossed)
+    return watch.crossed[stages[min(TELLING, len(stages) - 1)]], len(stages)
 
 
 def _moved(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from retexo_fl.client.run_memory import GraphSize, budget_bytes, memory_by_phase, row_widths
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.leakage.influence import TELLING
 from retexo_fl.leakage.peer_attacks import MOST_COLUMNS
 from retexo_fl.units import format_bytes
 
@@ -38,6 +39,19 @@ def attacking_bytes(config: RunConfig, size: GraphSize) -> float:
     return float(_ATTACKING_COPIES * _ATTACKING_ITEM * rows * widths)
 
 
+def predicting_bytes(config: RunConfig, size: GraphSize) -> float:
+    """Return about how many bytes repeated predictions take beside what is kept of the training.
+
+    All exchanges of one prediction as they crossed, one of the first, and of that the rows that one
+    client was sent, twice, as it compares them.
+    """
+    if config.layers <= TELLING or config.later_rows != "full":
+        return 0.0
+    width = row_widths(config, size)[TELLING]
+    first = np.dtype(config.dtype).itemsize * (size.nodes + size.boundary) * width
+    return kept_bytes(config, size) / _COPIES + first + 2 * _ATTACKING_ITEM * size.boundary * width
+
+
 def check_audit_memory(config: RunConfig, size: GraphSize) -> None:
     """Refuse an audit that takes more memory than this process may have.
 
@@ -48,7 +62,7 @@ def check_audit_memory(config: RunConfig, size: GraphSize) -> None:
     """
     kept = kept_bytes(config, size)
     training = max(memory_by_phase(config, size).values())
-    most = training + kept + attacking_bytes(config, size)
+    most = training + kept + max(attacking_bytes(config, size), predicting_bytes(config, size))
     if most > budget_bytes(config):
         raise ConfigurationError(
             f"memory: an audit takes about {format_bytes(most)}, {format_bytes(kept)} of it for "

@@ -32,7 +32,8 @@ def render(found: Leakage) -> str:
                 found,
                 "server",
                 "What the server can read",
-                "From updates and sums. Where sums are masked it reads what the ring says.",
+                "From updates and sums. Where sums are masked it reads what the ring says: of the "
+                "sum of each cohort, of about five clients by default.",
             ),
             _reader(
                 found,
@@ -152,8 +153,8 @@ def _sizes(findings: Sequence[Finding]) -> str:
             markup.words(one.attack),
             markup.words(str(row["train_nodes"])),
             markup.count(int(row["clients"])),
-            _figure(float(row["clear"])),
-            _figure(float(row["masked"])),
+            _figure(row["clear"]),
+            _figure(row["masked"]),
         )
         for one in findings
         for row in one.by.get("by_train_nodes", [])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize
@@ -154,12 +154,12 @@ def numbers_of_slots(
 def _stacked(parts: Sequence[Rows]) -> np.ndarray | csr_array:
     if all(isinstance(part, csr_array) for part in parts):
         return csr_array(vstack(parts, format="csr")).astype(float)
-    return np.concatenate([_dense(part) for part in parts])
+    return np.concatenate([dense(part) for part in parts])
 
 
-def _dense(rows: Rows) -> np.ndarray:
-    dense = rows.toarray() if isinstance(rows, csr_array) else rows.numpy()
-    return np.asarray(dense, dtype=float)
+def dense(rows: Rows) -> np.ndarray:
+    """Return rows as they crossed, (B, D) float64."""
+    return np.asarray(rows.toarray() if isinstance(rows, csr_array) else rows.numpy(), dtype=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -223,23 +223,18 @@ def play_on_peers(
     Returns:
         What was found; None where no two clients see links of each other.
     """
-    exchanges = [crossed[stage] for stage in sorted(crossed) if len(crossed[stage]) == len(parts)]
+    exchanges = _exchanges(crossed, parts)
     alone = _figures([(client,) for client in range(len(parts))], exchanges, parts, seed=seed)
     if not alone:
         return None
     mean, both = _mean(alone), BOTH if exchanges else "edges across"
     pairs = [(client, client + 1) for client in range(0, len(parts) - 1, 2)]
     together = _figures(pairs, exchanges, parts, seed=seed) if len(parts) > 2 else []
-    return Finding(
-        attack="edges inside a part, from rows",
-        reader="peers",
-        measure="ROC AUC",
-        guess=0.5,
-        clear=mean[f"auc, {both}"],
-        cut=mean["auc, edges across"],
-        by={
-            "attackers": len(alone),
-            **mean,
+    return _finding(
+        "from rows",
+        mean,
+        attackers=len(alone),
+        beside={
             "spread_of_auc": float(np.ptp([one[f"auc, {both}"] for one in alone])),
             **({"two_together": _mean(together)} if together else {}),
         },
@@ -268,23 +263,43 @@ def play_on_active_peer(
         What was found; None where it sees no links.
     """
     found, before = (
-        _attack((peer,), [crossed[stage] for stage in sorted(crossed)], parts, seed=seed)
+        _attack((peer,), _exchanges(crossed, parts), parts, seed=seed)
         for crossed in (active, honest)
     )
     if not found or not before:
         return None
-    return Finding(
-        attack="edges inside a part, from rows beside faint ones",
-        reader="peers",
-        measure="ROC AUC",
-        guess=0.5,
-        clear=found[f"auc, {BOTH}"],
-        cut=found["auc, edges across"],
-        by={"attackers": 1, **found, "honest": before},
+    return _finding(
+        "from rows beside faint ones",
+        found,
+        attackers=1,
+        beside={"honest": before},
         note=(
             "one peer sends rows near zero, so that rows of nodes beside its own are of their "
             "other neighbours; large ones hide these, and no bound of values keeps small ones out"
         ),
+    )
+
+
+def _exchanges(
+    crossed: Mapping[int, Mapping[int, StageInput]], parts: Sequence[GraphPartition]
+) -> list[Mapping[int, StageInput]]:
+    """Return the exchanges in which all clients took part, in their order."""
+    return [crossed[stage] for stage in sorted(crossed) if len(crossed[stage]) == len(parts)]
+
+
+def _finding(
+    how: str, found: Mapping[str, float], *, attackers: int, beside: Mapping[str, Any], note: str
+) -> Finding:
+    """Return figures of :func:`_attack`; without any exchange they are of edges across."""
+    return Finding(
+        attack=f"edges inside a part, {how}",
+        reader="peers",
+        measure="ROC AUC",
+        guess=0.5,
+        clear=found.get(f"auc, {BOTH}", found["auc, edges across"]),
+        cut=found["auc, edges across"],
+        by={"attackers": attackers, **found, **beside},
+        note=note,
     )
 
 

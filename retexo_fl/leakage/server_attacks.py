@@ -2,16 +2,18 @@
 
 Symbols: n train nodes of a client, P weights, C classes, D' width of the rows that a layer reads.
 
-Every attack is given an update in the clear, or the sum over all clients in its place, which is
-what masks leave. Sources: Zhao et al., arXiv 2001.02610 (labels from the gradient of a bias);
+Every attack is given an update in the clear, or in its place what masks leave: the sum over the
+client's cohort, which is opened for each cohort by itself. A guess knows the sum over all clients.
+Sources: Zhao et al., arXiv 2001.02610 (labels from the gradient of a bias);
 Geiping et al., NeurIPS 2020, proposition 3.1 (rows from a linear layer with a bias); Nasr et al.,
 S&P 2019 (members by gradients).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
 from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.leakage.figures import Finding
 from retexo_fl.leakage.scores import auc, cosines
-from retexo_fl.leakage.watch import FirstSums, Products, Watch, WatchedRound
+from retexo_fl.leakage.watch import Products, Watch
 from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, named_weights
 
@@ -58,18 +60,18 @@ def play_on_server(
     skipped: list[str] = []
     first = watch.rounds.get(0, [])
     if first and first[0].number == 1:
-        found.append(_labels(shape, first[0], parts))
+        found.append(_labels(shape, watch, parts))
     else:
         skipped.append("labels from updates: no rounds, since the last layer is solved for")
     if watch.first_sums:
-        found.append(_rows_from_sums(watch.first_sums))
+        found.append(_rows_from_sums(watch))
     if watch.products:
-        found += _from_products(watch.products, shape.classes)
+        found += _from_products(watch, shape.classes)
     else:
         skipped.append("products of rows and labels: no layer, and no floor, is solved for")
     if first and is_linear(StageModel(shape, 0)):
         reads = {client: _read_rows(shape, 0, watch, client) for client in watch.inputs[0]}
-        found.append(_rows_from_update(shape, first[0], reads, parts))
+        found.append(_rows_from_update(shape, watch, reads, parts))
     elif first:
         skipped.append(f"rows from updates: {shape.model} is no matrix product of fixed rows")
     stages = [
@@ -80,19 +82,34 @@ def play_on_server(
     members = _members(shape, stages, watch, parts, seed=seed)
     found += [] if members is None else [members]
     if len(first) > 1 and first[0].updates.keys() == first[1].updates.keys():
-        found.append(_differences(first[0], first[1]))
+        found.append(_differences(watch))
+    if watch.agreement is None:
+        found = [_unmasked(one) for one in found]
     return found, skipped
+
+
+class _Hit(NamedTuple):
+    """What is reached of a client: from its own answer, its cohort's sum, the sum of all."""
+
+    clear: float
+    masked: float
+    guess: float
 
 
 # ---- labels --------------------------------------------------------------------------------------
 
 
-def _labels(shape: ModelShape, first: WatchedRound, parts: Sequence[GraphPartition]) -> Finding:
+def _labels(shape: ModelShape, watch: Watch, parts: Sequence[GraphPartition]) -> Finding:
     """Count a client's labels by the gradient of the classifier's bias, ``sum_i p_i - y_i``."""
+    first = watch.rounds[0][0]
     shares = _untrained_shares(shape, first.weights)
-    total = sum(first.examples.values())
-    of_all = _counts_from(shape, first.total, total, shares)
-    hits: dict[int, tuple[float, float]] = {}
+    hits: dict[int, _Hit] = {}
+
+    def classes_of(clients: Sequence[int]) -> np.ndarray:
+        total = sum(first.examples.get(client, 0) for client in clients)
+        counts = _counts_from(shape, first.total_of(clients), total, shares)
+        return counts / total
+
     for client, update in first.updates.items():
         part = parts[client]
         true = np.bincount(
@@ -102,7 +119,11 @@ def _labels(shape: ModelShape, first: WatchedRound, parts: Sequence[GraphPartiti
         if not n:
             continue
         known = _counts_from(shape, update, n, shares)
-        hits[client] = (_shared(known, true), _shared(of_all * (n / total), true))
+        hits[client] = _Hit(
+            clear=_shared(known, true),
+            masked=_shared(n * classes_of(watch.together(client)), true),
+            guess=_shared(n * classes_of(sorted(first.updates)), true),
+        )
     return _by_clients(
         hits,
         first.examples,
@@ -157,20 +178,24 @@ def _read_rows(shape: ModelShape, stage: int, watch: Watch, client: int) -> np.n
 
 def _rows_from_update(
     shape: ModelShape,
-    first: WatchedRound,
+    watch: Watch,
     reads: Mapping[int, np.ndarray],
     parts: Sequence[GraphPartition],
 ) -> Finding:
     """Divide the gradient of a layer's weights by that of its bias: of one node, its row."""
-    of_all = _row_in(shape, first.total)
-    hits: dict[int, tuple[float, float]] = {}
+    first = watch.rounds[0][0]
+    of_all = first.total_of(sorted(first.updates))
+    hits: dict[int, _Hit] = {}
     for client, update in first.updates.items():
         train = np.flatnonzero(parts[client].train_mask)
         if len(train):
             rows = reads[client][train]
-            hits[client] = (
-                float(np.abs(cosines(rows, _row_in(shape, update))).max()),
-                float(np.abs(cosines(rows, of_all)).max()),
+            of_cohort = first.total_of(watch.together(client))
+            hits[client] = _Hit(
+                *(
+                    float(np.abs(cosines(rows, _row_in(shape, vector))).max())
+                    for vector in (update, of_cohort, of_all)
+                )
             )
     return _by_clients(
         hits,
@@ -188,17 +213,23 @@ def _row_in(shape: ModelShape, update: np.ndarray) -> np.ndarray:
     return row
 
 
-def _rows_from_sums(first: Mapping[int, FirstSums]) -> Finding:
+def _rows_from_sums(watch: Watch) -> Finding:
     """Take a client's sum of features for a row: of one train node it is that."""
-    total = np.sum([first[client].sums for client in sorted(first)], axis=0)
-    hits: dict[int, tuple[float, float]] = {}
+    first = watch.first_sums
+    sums = {client: one.sums for client, one in first.items()}
+    hits: dict[int, _Hit] = {}
     sizes: dict[int, int] = {}
     for client, one in first.items():
         if not one.rows.shape[0]:
             continue
         rows = _dense(one.rows)
         sizes[client] = len(rows)
-        hits[client] = float(cosines(rows, one.sums).max()), float(cosines(rows, total).max())
+        hits[client] = _Hit(
+            *(
+                float(cosines(rows, vector).max())
+                for vector in (one.sums, _summed(sums, watch.together(client)), _summed(sums))
+            )
+        )
     return _by_clients(
         hits,
         sizes,
@@ -208,26 +239,30 @@ def _rows_from_sums(first: Mapping[int, FirstSums]) -> Finding:
     )
 
 
-def _from_products(products: Mapping[int, Products], classes: int) -> list[Finding]:
+def _from_products(watch: Watch, classes: int) -> list[Finding]:
     """Read what sums of products say of single nodes (:mod:`retexo_fl.training.ridge`).
 
-    The last row of ``B = A' Y`` counts a client's labels; a column of it is the sum of the rows of
-    one class, which is a row where the class has one train node.
+    With ``A`` (n, D + 1) the rows of train nodes with a one behind each, and ``Y`` (n, C) their
+    classes as indicators, the last row of ``B = A' Y`` counts a client's labels; a column of it is
+    the sum of the rows of one class, which is a row where the class has one train node.
     """
+    products = watch.products
     width = next(iter(products.values())).rows.shape[1]
     sums = {client: _class_sums(one.sums, width, classes) for client, one in products.items()}
-    everybody = np.sum([sums[client] for client in sorted(sums)], axis=0)
-    labels: dict[int, tuple[float, float]] = {}
-    rows: dict[int, tuple[float, float]] = {}
+    everybody = _summed(sums)
+    labels: dict[int, _Hit] = {}
+    rows: dict[int, _Hit] = {}
     sizes: dict[int, int] = {}
     for client, one in products.items():
         if not len(one.rows):
             continue
         sizes[client] = n = len(one.rows)
         true = np.bincount(one.labels, minlength=classes)
-        shares = everybody[-1] / max(everybody[-1].sum(), 1.0)
-        labels[client] = _shared(sums[client][-1], true), _shared(n * shares, true)
-        rows[client] = _share_read(one, sums[client]), _share_read(one, everybody)
+        views = sums[client], _summed(sums, watch.together(client)), everybody
+        labels[client] = _Hit(
+            *(_shared(n * view[-1] / max(view[-1].sum(), 1.0), true) for view in views)
+        )
+        rows[client] = _Hit(*(_share_read(one, view) for view in views))
     return [
         _by_clients(
             labels,
@@ -241,7 +276,7 @@ def _from_products(products: Mapping[int, Products], classes: int) -> list[Findi
             sizes,
             attack="rows, from products for a regression",
             measure="share of nodes",
-            note="exact for the only train node of its class; a masked sum is of all clients",
+            note="exact for the only train node of its class, in a masked sum of its cohort's",
         ),
     ]
 
@@ -251,6 +286,13 @@ def _class_sums(sums: np.ndarray, width: int, classes: int) -> np.ndarray:
     begin = (width + 1) * (width + 2) // 2
     found: np.ndarray = sums[begin : begin + (width + 1) * classes].reshape(width + 1, classes)
     return found
+
+
+def _summed(by_client: Mapping[int, np.ndarray], clients: Sequence[int] = ()) -> np.ndarray:
+    """Return a sum over some clients in their order, of all if none is named."""
+    chosen = clients or sorted(by_client)
+    total: np.ndarray = np.sum([by_client[c] for c in chosen if c in by_client], axis=0)
+    return total
 
 
 def _share_read(one: Products, sums: np.ndarray) -> float:
@@ -298,7 +340,7 @@ def _members(
                 losses = _NodeLosses(shape, stage, watch.inputs[stage][client], last.weights)
                 labels = np.asarray(part.labels)
                 gradients = np.stack([losses.gradient(node, labels[node]) for node in nodes])
-                vectors = (last.updates[client], last.total)
+                vectors = (last.updates[client], last.total_of(watch.together(client)))
                 scores += [cosines(gradients, vector) for vector in vectors]
         clear, masked = (auc(of[: len(members)], of[len(members) :]) for of in scores)
         own.append((clear, masked))
@@ -313,7 +355,7 @@ def _members(
         clear=clear,
         masked=masked,
         by={"clients": len(own)},
-        note="who looks knows the candidates' rows and labels; of masked sums, from the sum of all",
+        note="who looks knows the candidates' rows and labels; masked, from their cohort's sum",
     )
 
 
@@ -344,21 +386,24 @@ class _NodeLosses:
 # ---- one client away -----------------------------------------------------------------------------
 
 
-def _differences(first: WatchedRound, second: WatchedRound) -> Finding:
+def _differences(watch: Watch) -> Finding:
     """Subtract the sum of a round that a client is missing in from that of the one before."""
-    total, after = first.total, second.total
-    found, guessed = [], []
+    first, second = watch.rounds[0][:2]
+    of_all = first.total_of(sorted(first.updates))
+    found, masked, guessed = [], [], []
     for client, update in first.updates.items():
-        without = total - (after - second.updates[client])
-        found.append(float(cosines(update[None], without)[0]))
-        guessed.append(float(cosines(update[None], total)[0]))
+        members = watch.together(client)
+        total = first.total_of(members)
+        without = total - (second.total_of(members) - second.updates[client])
+        for figures, vector in ((found, without), (masked, total), (guessed, of_all)):
+            figures.append(float(cosines(update[None], vector)[0]))
     return Finding(
         attack="an update, by leaving its client out",
         reader="server",
         measure="cosine",
         guess=float(np.mean(guessed)),
         clear=1.0,
-        masked=float(np.mean(guessed)),
+        masked=float(np.mean(masked)),
         by={"if_one_could_be_left_out": float(np.mean(found))},
         note=(
             "in the clear the update itself; masked sums of fewer clients than agreed do not "
@@ -371,53 +416,59 @@ def _differences(first: WatchedRound, second: WatchedRound) -> Finding:
 
 
 def _by_clients(
-    hits: Mapping[int, tuple[float, float]],
+    hits: Mapping[int, _Hit],
     examples: Mapping[int, int],
     *,
     attack: str,
     measure: str,
     note: str,
 ) -> Finding:
-    """Return what was reached by client, from its own answer and from the sum of all.
-
-    The sum is what a guess knows, too: it has nothing of the client alone.
-    """
-    of_all = _mean(hits, 1)
+    """Return what was reached by client: means."""
+    clear, masked, guess = _means(hits.values())
     return Finding(
         attack=attack,
         reader="server",
         measure=measure,
-        guess=of_all,
-        clear=_mean(hits, 0),
-        masked=of_all,
+        guess=guess,
+        clear=clear,
+        masked=masked,
         by={"by_train_nodes": _by_size(hits, examples)},
         note=note,
     )
 
 
-def _mean(hits: Mapping[int, tuple[float, float]], place: int) -> float:
-    return float(np.mean([pair[place] for pair in hits.values()])) if hits else 0.0
+def _means(hits: Collection[_Hit]) -> _Hit:
+    return _Hit(*map(float, np.mean([*hits], axis=0))) if hits else _Hit(0.0, 0.0, 0.0)
+
+
+def _unmasked(one: Finding) -> Finding:
+    """Return what was reached where there can be no masks."""
+    by = dict(one.by)
+    if "by_train_nodes" in by:
+        by["by_train_nodes"] = [{**row, "masked": None} for row in by["by_train_nodes"]]
+    return replace(one, masked=None, by=by)
 
 
 def _by_size(
-    hits: Mapping[int, tuple[float, float]], examples: Mapping[int, int]
+    hits: Mapping[int, _Hit], examples: Mapping[int, int]
 ) -> list[dict[str, float | int | str]]:
     """Return means over clients of like numbers of train nodes."""
     rows: list[dict[str, float | int | str]] = []
     for least, most in SIZES:
-        inside = {
-            client: pair
-            for client, pair in hits.items()
+        inside = [
+            hit
+            for client, hit in hits.items()
             if examples[client] >= least and (most is None or examples[client] <= most)
-        }
+        ]
         if inside:
+            means = _means(inside)
             named = str(least) if least == most else f"{least} to {most}" if most else f"{least}+"
             rows.append(
                 {
                     "train_nodes": named,
                     "clients": len(inside),
-                    "clear": _mean(inside, 0),
-                    "masked": _mean(inside, 1),
+                    "clear": means.clear,
+                    "masked": means.masked,
                 }
             )
     return rows

@@ -7,7 +7,7 @@ message, so that a watched training has the bits of the same training alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -34,6 +34,7 @@ from retexo_fl.client.stage_rows import summed_rows
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.features import Features
 from retexo_fl.layers.base import StageInput
+from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.streams import Sums
 from retexo_fl.methods.ridge.answers import RidgeClient
 from retexo_fl.training.basis import parted
@@ -64,10 +65,11 @@ class WatchedRound:
     examples: dict[int, int] = field(default_factory=dict)
     noise: dict[int, np.ndarray] = field(default_factory=dict)
 
-    @property
-    def total(self) -> np.ndarray:
-        """(P,) the sum with its noise, which is all that masked sums tell; in client order."""
-        shares = [of[client] for of in (self.updates, self.noise) for client in sorted(of)]
+    def total_of(self, clients: Sequence[int]) -> np.ndarray:
+        """Return the (P,) sum over those that answered, with its noise; in the given order."""
+        shares = [
+            of[client] for of in (self.updates, self.noise) for client in clients if client in of
+        ]
         total: np.ndarray = np.sum(shares, axis=0)
         return total
 
@@ -90,7 +92,8 @@ class Products:
     """What a client answers where a last layer is solved for.
 
     Attributes:
-        sums: As :func:`.gram_sums`, and maybe more behind.
+        sums: (S,) as :func:`.gram_sums`: of ``A`` and ``Y``, whose ``S = (D + 1) (D + 2) / 2 +
+            (D + 1) C`` values come first, and maybe more behind.
         rows: (n, D) what they are of; likewise ``labels``: the server is told neither.
         labels: (n,) classes.
     """
@@ -106,8 +109,10 @@ class Watch:
     Args:
         config: Of the training.
         keeps_updates: Updates are kept, too, of which attacks are played on single nodes' losses.
+        agreement: Of the same training under masks; None where there can be none, or nobody asks.
 
     Attributes:
+        agreement: As given.
         shape: Of the model; None until a client has been asked anything.
         rounds: By stage, its first two rounds and its last, in the order of their numbers.
         inputs: By stage and client, what its layer reads: own rows, and what peers sent.
@@ -116,7 +121,11 @@ class Watch:
         products: By client, its sums of products for the last layer, or for a floor.
     """
 
-    def __init__(self, config: RunConfig, *, keeps_updates: bool) -> None:
+    def __init__(
+        self, config: RunConfig, *, keeps_updates: bool, agreement: Agreement | None = None
+    ) -> None:
+        self.agreement = agreement
+        self._clients = range(config.clients)
         self._seed = config.seed
         self._clip = config.update_dp_clip
         self._keeps_updates = keeps_updates
@@ -126,6 +135,17 @@ class Watch:
         self.crossed: dict[int, dict[int, StageInput]] = defaultdict(dict)
         self.first_sums: dict[int, FirstSums] = {}
         self.products: dict[int, Products] = {}
+
+    def together(self, client: int) -> Sequence[int]:
+        """Return with whom a client's sums over train nodes are opened under masks.
+
+        All clients where there are no masks, and of a client whose cohort adds up no train nodes:
+        masks leave it out of the training.
+        """
+        if self.agreement is None:
+            return self._clients
+        cohort = self.agreement.cohort_of(client)
+        return cohort.members if "train" in cohort.uses else self._clients
 
     def watching(self, find: Callable[[str, int], GraphClient]) -> Callable[[str, int], ClientApi]:
         """Return what finds the same clients, watched."""

@@ -1,4 +1,4 @@
-"""What the server can read of small clients, as far as sizes alone tell it; no attack is played.
+"""What the server and peers can read, as far as sizes and keys alone tell it; no attack is played.
 
 The one place that decides of what `retexo plan`, a run and an audit warn.
 """
@@ -12,12 +12,14 @@ from retexo_fl.config import RunConfig
 from retexo_fl.units import format_count, format_counted
 
 #: Of a client with fewer train nodes the server reads most labels from one update in the clear
-#: (docs/privacy.md: 99 % of those with five to nine, 87 to 94 % of larger ones).
+#: (docs/privacy.md: 99 % of those with five to nine, 87 to 99 % of larger ones).
 FEW_TRAIN_NODES: Final = 10
 #: Share of features of one client alone that is told where sums are in the clear, too.
 _TELLING_SHARE: Final = 0.05
-#: Of a model of fewer layers the last rows to cross are of nodes that a peer touches.
+#: Of a model of fewer layers the last rows to cross are of nodes that a peer touches. Of links what
+#: crosses are sums over all neighbours, each a layer ahead of such rows.
 _TELLING_LAYERS: Final = 3
+_TELLING_LAYERS_OF_LINKS: Final = 2
 
 
 def leak_warnings(
@@ -56,10 +58,16 @@ def leak_warnings(
             "alone, so that sums of them are its own, masked or not; leave such columns out where "
             "that matters (docs/privacy.md)"
         )
-    if config.layers >= _TELLING_LAYERS and config.later_rows != "none":
+    telling = _TELLING_LAYERS if config.goal.splits_nodes else _TELLING_LAYERS_OF_LINKS
+    if config.layers >= telling and config.later_rows == "full":
         told.append(
             f"with {config.layers} layers a peer that changes a row between two predictions reads "
-            "edges inside others' parts; --second-rows none, or few predictions (most-questions "
-            "in agent.toml; docs/privacy.md)"
+            f"edges inside others' parts; {_less(config)}few predictions (most-questions in "
+            "agent.toml; docs/privacy.md)"
         )
     return tuple(told)
+
+
+def _less(config: RunConfig) -> str:
+    # Sums over neighbours cross in place of rows: there are no others to choose.
+    return "--second-rows none, or " if config.goal.splits_nodes else ""

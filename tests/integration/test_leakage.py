@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,25 @@ import pytest
 
 import retexo_fl
 from retexo_fl.api.settling import Asked, settled
+from retexo_fl.client.api import TrainRequest
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.run_memory import GraphSize
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, TrainingDiverged
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
+from retexo_fl.leakage import audit as audits
 from retexo_fl.leakage.audit import audit
 from retexo_fl.leakage.counted import bare_rows
 from retexo_fl.leakage.figures import Finding, Leakage
 from retexo_fl.leakage.influence import play_influence
-from retexo_fl.leakage.memory import kept_bytes
+from retexo_fl.leakage.memory import kept_bytes, predicting_bytes
+from retexo_fl.leakage.page import render
+from retexo_fl.leakage.peer_attacks import dense, play_on_active_peer
 from retexo_fl.leakage.scores import auc, found_at_few_alarms, precision_at
+from retexo_fl.leakage.server_attacks import play_on_server
 from retexo_fl.leakage.watch import Watch
 from retexo_fl.simulation.inline_engine import run_clients
+from retexo_fl.updates import UpdateKey
+from retexo_fl.updates.masked import MaskedUpdates, NoisedUpdates
 from tests.support.cli import TINY, CommandLine
 from tests.support.typed_graphs import bank
 
@@ -30,6 +39,8 @@ KEYS: dict[str, Any] = {
     **{"model": "gcn", "layers": 2, "hidden": 32, "dropout": 0.0, "rounds": 2},
     **{"partitioner": "attribute:owner", "split": "random:0.25/0.25/0.5"},
 }
+
+CLIP = 0.5
 
 
 def planted(*, clients: int, each: int, features: int, across: bool = True) -> dict[str, Any]:
@@ -90,6 +101,7 @@ def test_peers_find_planted_edges_by_rows_and_not_by_what_crosses_once() -> None
     assert links.by[found_by_rows] > 0.5
     # A peer that sends next to nothing reads others' neighbours better.
     assert active.clear >= 0.95
+    assert active.by["test figure"] > 0
     assert active.by[found_by_rows] > active.by["honest"][found_by_rows] + 0.1
     assert active.cut == 0.5
     assert once.by[found_by_rows] < 0.05
@@ -119,7 +131,7 @@ def test_what_a_peer_gets_is_what_crossed_and_not_what_its_owner_has() -> None:
 
 def test_of_small_clients_the_server_reads_all_and_of_their_sum_nothing() -> None:
     graph = planted(clients=120, each=8, features=16, across=False)
-    found = audited(graph, clients=120, model="sage", hidden=16, layers=1)
+    found = audited(graph, clients=120, cohort_size=60, model="sage", hidden=16, layers=1)
     labels, rows = (
         of_size(found_in(found, attack), "1")
         for attack in ("labels, from a first update", "a row read, from a first update")
@@ -147,7 +159,7 @@ def test_of_masked_sums_no_few_train_nodes_are_warned_of() -> None:
 
 
 def test_noise_is_played_as_the_server_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The same noise each time: the area over so few candidates has an error of .04.
+    # The same noise each time; the area over so few candidates has an error of .04.
     monkeypatch.setattr("retexo_fl.client.factory.secret_in", lambda path: bytes(32))
     graph = planted(clients=4, each=80, features=256, across=False)
     keys = {"clients": 4, "model": "sage", "layers": 1, "hidden": 16}
@@ -157,10 +169,14 @@ def test_noise_is_played_as_the_server_reads_it(monkeypatch: pytest.MonkeyPatch)
     assert members.clear >= 0.95
     assert members.by["masked_without_noise"] >= 0.95
     assert members.masked is not None
-    assert 0.45 <= members.masked <= 0.55
-    for one in found.findings:
-        if one.attack.startswith(("labels", "a row", "an update")):
-            assert "masked_without_noise" in one.by
+    assert 0.4 <= members.masked <= 0.6
+    noised = {one.attack: one for one in found.findings if "masked_without_noise" in one.by}
+    assert noised.keys() == {ATTACKS[letter] for letter in "lrmu"}
+    for one in noised.values():
+        assert "one sum a layer of 2 noised ones in all" in one.note
+    # A guess is of what sums tell without noise.
+    labels = noised[ATTACKS["l"]]
+    assert labels.guess == labels.by["masked_without_noise"]
 
 
 def test_products_for_a_regression_are_the_row_of_a_single_train_node() -> None:
@@ -184,24 +200,139 @@ def test_noised_products_are_not_played_and_it_is_said() -> None:
     assert not any("products" in one.attack for one in found.findings)
 
 
-@pytest.mark.parametrize(("layers", "reached"), [(3, (0.95, 1.0)), (2, (0.5, 0.5))])
+#: With fewer questions than an audit asks.
+FEW_QUESTIONS = "retexo_fl.leakage.influence._QUESTIONS"
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"secure_aggregation": "masked"}, {"update_dp": 8.0}], ids=str
+)
 def test_a_row_that_is_changed_between_predictions_tells_links_by_three_layers(
-    tmp_path: Path, layers: int, reached: tuple[float, float]
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
-    graph = planted(clients=3, each=60, features=16)
-    keys = {key.replace("-", "_"): value for key, value in KEYS.items()}
-    keys |= {"clients": 3, "layers": layers, "rounds": 1, "profile": "retexo"}
-    run = retexo_fl.run(graph=graph, out=tmp_path / "run", quiet=True, **keys)
-    asked = Asked(values={**KEYS, "clients": 3, "layers": layers}, profile="retexo", graph=graph)
+    monkeypatch.setattr(FEW_QUESTIONS, 6)
+    graph = planted(clients=3, each=40, features=16)
+    leakage = audited(graph, **{"clients": 3, "layers": 3, "hidden": 16, "rounds": 1, **keys})
+    found = found_in(leakage, "edges inside a part, from repeated predictions")
+    assert 0.95 <= found.clear <= 1.0
+    assert found.by["exchanges"] == 3
+    assert found.by["predictions"] == 7
+    assert found.cut == 0.5
+
+
+@pytest.mark.parametrize(("layers", "reached"), [(3, 1.0), (2, 0.5)])
+def test_of_rows_that_change_a_peer_leaves_out_what_its_own_edges_explain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: int, reached: float
+) -> None:
+    monkeypatch.setattr(FEW_QUESTIONS, 6)
+    # Of two clients there is no third one whose edges the peer does not know.
+    graph = planted(clients=2, each=40, features=16)
+    keys = {**KEYS, "clients": 2, "layers": layers, "rounds": 1}
+    options = {key.replace("-", "_"): value for key, value in keys.items()}
+    run = retexo_fl.run(graph=graph, out=tmp_path / "run", profile="retexo", quiet=True, **options)
+    asked = Asked(values=keys, profile="retexo", graph=graph)
     config = settled(asked)
-    parts = asked.load(config).parts
-    found, why = play_influence(config, run.path, parts, quiet=True)
+    found, why = play_influence(config, run.path, asked.load(config).parts, quiet=True)
     assert not why
     assert found is not None
     # Two layers tell nothing beyond edges that the peer knows: no other row changes.
-    assert reached[0] <= found.clear <= reached[1]
-    assert found.by["exchanges"] == layers
-    assert found.cut == 0.5
+    assert found.clear == reached
+
+
+def test_a_peer_cannot_choose_rows_of_nodes_without_features() -> None:
+    graph = planted(clients=3, each=20, features=4)
+    del graph["x"]
+    found = audited(graph, clients=3, layers=3, rounds=1)
+    assert not any("repeated predictions" in one.attack for one in found.findings)
+    told = [reason for reason in found.not_played if "no features that a peer could" in reason]
+    assert [reason.partition(":")[0] for reason in told] == [
+        "edges from repeated predictions",
+        "edges from rows beside faint ones",
+    ]
+
+
+def test_of_masked_sums_an_audit_plays_what_the_server_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: dict[str, dict[int, np.ndarray]] = {"masked": {}, "noised": {}}
+    read = {"masked": MaskedUpdates(), "noised": NoisedUpdates(CLIP)}
+    watches: list[Watch] = []
+    how = "masked"
+    summed, played = MaskedSums.summed, play_on_server
+
+    def noted(self: MaskedSums, request: Any, answers: Any, facts: Any) -> Any:
+        if isinstance(request, TrainRequest) and request.ticket.round == 1:
+            for cohort in self.cohorts:
+                of, answer = summed(replace(self, cohorts=(cohort,)), request, answers, facts)
+                key = UpdateKey(seed=0, job=request.ticket.job, stage=0, round=1, client=0)
+                total = read[how].decode_update(answer.update_sum, key, request.steps)
+                opened[how] |= dict.fromkeys(of, total)
+        return summed(self, request, answers, facts)
+
+    def watched(watch: Watch, *args: Any, **keys: Any) -> Any:
+        watches.append(watch)
+        return played(watch, *args, **keys)
+
+    monkeypatch.setattr(MaskedSums, "summed", noted)
+    monkeypatch.setattr("retexo_fl.leakage.audit.play_on_server", watched)
+    graph = planted(clients=6, each=20, features=8, across=False)
+    keys = {"clients": 6, "cohort_size": 3, "model": "sage", "layers": 1, "hidden": 8}
+    options = {key.replace("-", "_"): value for key, value in KEYS.items()}
+    masked = {**options, **keys, "secure_aggregation": "masked", "profile": "retexo"}
+    retexo_fl.run(graph=graph, out=tmp_path / "run", quiet=True, **masked)
+    # Played in the clear: what is opened differs by the grid of masked numbers alone.
+    audited(graph, **keys, secure_aggregation="masked")
+    how = "noised"
+    audited(graph, **keys, update_dp=4.0, update_dp_clip=CLIP)
+    clear, noised, without_noise = watches
+    for watch, sums, near in ((clear, opened["masked"], 1e-5), (noised, opened["noised"], 1e-9)):
+        assert sorted(sums) == list(range(6))
+        assert len({total.tobytes() for total in sums.values()}) == 2
+        first = watch.rounds[0][0]
+        for client, total in sums.items():
+            assert first.total_of(watch.together(client)) == pytest.approx(total, abs=near)
+    assert without_noise.rounds[0][0].total_of(range(6)) != pytest.approx(
+        noised.rounds[0][0].total_of(range(6)), abs=1e-3
+    )
+
+
+def test_of_too_few_clients_for_masks_an_audit_says_so() -> None:
+    found = audited(planted(clients=2, each=20, features=4), clients=2)
+    assert any("masked sums: 2 clients; expected 3" in reason for reason in found.not_played)
+    for one in found.findings:
+        assert one.masked is None or one.attack == ATTACKS["s"]
+        assert all(row["masked"] is None for row in one.by.get("by_train_nodes", []))
+    assert "labels, from a first update" in render(found)
+
+
+def test_a_comparison_that_diverges_does_not_end_an_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = audits._train
+
+    def diverges(*args: Any, **keys: Any) -> float:
+        if args[3].name == "rows-class":
+            raise TrainingDiverged("round 1: loss is no number")
+        return trained(*args, **keys)
+
+    monkeypatch.setattr(audits, "_train", diverges)
+    found = audited(planted(clients=3, each=20, features=4), clients=3)
+    told = "edges from rows with --second-rows class: round 1: loss is no number"
+    assert told in found.not_played
+    assert "second-rows none" in found.accuracy
+    assert "second-rows class" not in found.accuracy
+
+
+def test_an_active_peer_reads_exchanges_in_which_all_took_part() -> None:
+    graph = planted(clients=2, each=60, features=8)
+    asked = Asked(values={**KEYS, "clients": 2}, profile="retexo", graph=graph)
+    config = settled(asked)
+    parts = asked.load(config).parts
+    watch = Watch(config, keeps_updates=False)
+    run_clients(config, watch.watching(InProcessClients(parts, config).find))
+    whole = dict(watch.crossed)
+    partly = {**whole, 9: {1: whole[0][1]}}
+    found, other = (play_on_active_peer(0, of, of, parts, seed=0) for of in (whole, partly))
+    assert found is not None
+    assert found == other
 
 
 def test_of_two_layers_or_rows_that_cross_once_it_is_said_why_predictions_are_not_played() -> None:
@@ -232,6 +363,14 @@ def test_memory_is_of_what_is_kept() -> None:
     kept = sum(rows.numpy().nbytes for one in inputs for rows in (one.own, one.received))
     estimated = kept_bytes(config, GraphSize.of(parts))
     assert kept <= estimated <= 2 * kept
+    crossed = [one for by in watch.crossed.values() for one in by.values()]
+    predicted = sum(rows.numpy().nbytes for one in crossed for rows in (one.own, one.received))
+    third = watch.crossed[2].values()
+    predicted += sum(rows.numpy().nbytes for one in third for rows in (one.own, one.received))
+    predicted += 2 * max(dense(one.received).nbytes for one in third)
+    assert predicted <= predicting_bytes(config, GraphSize.of(parts)) <= 2 * predicted
+    fewer = settled(replace(asked, values={**asked.values, "layers": 2}))
+    assert predicting_bytes(fewer, GraphSize.of(parts)) == 0
 
 
 def test_sums_for_a_basis_are_the_features_of_a_single_train_node() -> None:
@@ -305,7 +444,8 @@ def test_what_is_played_on_each_kind_of_training_and_why_not_the_rest(
     why = " ".join(found.not_played)
     assert ("l" in played) or "updates" in why
     assert ("p" in played) or "products" in why or "updates" in why
-    assert "repeated predictions" in why
+    links = keys.get("task") == "links"
+    assert f"repeated predictions: {'not played over links' if links else 'with 2 layers'}" in why
     assert ("o" in played) or "second-rows: none does not go with" in why
     assert ("k" in played) or "second-rows: class does not go with" in why
 

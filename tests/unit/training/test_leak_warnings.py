@@ -24,7 +24,7 @@ MASKED = {"secure-aggregation": "masked"}
         (MASKED, (9, 3, 40, 0), None, []),
         ({"clients": 1}, (9,), 20, []),
         # Links have train edges.
-        ({"task": "links"}, (9, 3, 40, 0), None, []),
+        ({"task": "links", "layers": 1}, (9, 3, 40, 0), None, []),
         ({}, (50, 50), 5, []),
         ({}, (50, 50), 6, [SINGLE]),
         (MASKED, (50, 50), 0, []),
@@ -32,6 +32,11 @@ MASKED = {"secure-aggregation": "masked"}
         ({}, (9, 9), 6, [FEW, SINGLE]),
         ({"layers": 3}, (50, 50), None, ["with 3 layers a peer that changes a row"]),
         ({"layers": 3, "second-rows": "none"}, (50, 50), None, []),
+        # Of classes few change, and no row crosses again.
+        ({"layers": 3, "second-rows": "class"}, (50, 50), None, []),
+        # Sums over all neighbours cross: a row comes back a layer earlier.
+        ({"task": "links", "layers": 2}, (50, 50), None, ["with 2 layers a peer that changes"]),
+        ({"task": "links", "layers": 1}, (50, 50), None, []),
         ({"layers": 3, "algorithm": "drop"}, (50, 50), None, []),
     ],
 )
