@@ -390,7 +390,9 @@ def _differences(watch: Watch) -> Finding:
     """Subtract the sum of a round that a client is missing in from that of the one before."""
     first, second = watch.rounds[0][:2]
     of_all = first.total_of(sorted(first.updates))
-    found, masked, guessed = [], [], []
+    found: list[float] = []
+    masked: list[float] = []
+    guessed: list[float] = []
     for client, update in first.updates.items():
         members = watch.together(client)
         total = first.total_of(members)

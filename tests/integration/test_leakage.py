@@ -264,11 +264,12 @@ def test_of_masked_sums_an_audit_plays_what_the_server_opens(
     def noted(self: MaskedSums, request: Any, answers: Any, facts: Any) -> Any:
         if isinstance(request, TrainRequest) and request.ticket.round == 1:
             for cohort in self.cohorts:
-                of, answer = summed(replace(self, cohorts=(cohort,)), request, answers, facts)
+                _, answer = summed(replace(self, cohorts=(cohort,)), request, answers, facts)
                 key = UpdateKey(seed=0, job=request.ticket.job, stage=0, round=1, client=0)
-                total = read[how].decode_update(answer.update_sum, key, request.steps)
+                total = read[how].decode_update(answer.update_sum, key, request.steps or b"")
+                assert isinstance(total, np.ndarray)
                 # Of an audit's first training alone, which is the one as asked.
-                opened[how] = dict.fromkeys(of, total) | opened[how]
+                opened[how] = dict.fromkeys(cohort.members, total) | opened[how]
         return summed(self, request, answers, facts)
 
     def watched(watch: Watch, *args: Any, **keys: Any) -> Any:
