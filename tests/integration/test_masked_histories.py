@@ -624,7 +624,8 @@ def _histories(files: Files, noted: Noted, histories: int, steps: int) -> None:
 
 @pytest.mark.timeout(2400)
 def test_no_history_of_questions_tells_of_fewer_than_three(files: Files, noted: Noted) -> None:
-    _histories(files, noted, histories=32, steps=8)
+    # Each beginning twice: one history more of files, one more of questions.
+    _histories(files, noted, histories=2 * len(BEGINNINGS), steps=8)
 
 
 @pytest.mark.slow

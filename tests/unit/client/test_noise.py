@@ -195,7 +195,7 @@ def test_a_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
 
 # ---- an attacker who sees all releases ----------------------------------------------------------
 
-CLIENTS, TRAININGS = 3, 1000
+CLIENTS, TRAININGS = 3, 400
 #: One of them is the canary.
 NODE_SETS = NodeSets(
     train=np.array([0, 2, 3, 5, 8, 9]),
