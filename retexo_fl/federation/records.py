@@ -35,7 +35,7 @@ from retexo_fl.client.api import (
     question_of,
 )
 from retexo_fl.config import Scalar
-from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
+from retexo_fl.errors import ClientFailed, EngineFailed, RemoteProtocolError, RetexoError
 from retexo_fl.ledger import Volume
 from retexo_fl.units import client_named, counted
 from retexo_fl.updates.zeros import bytes_with_zeros
@@ -71,6 +71,10 @@ _FORM: Final = "numpy.ndarray"
 #: Magic bytes, version 1.0, and two bytes that hold the length of the header behind them.
 _VERSION_1: Final = b"\x93NUMPY\x01\x00"
 _PREFIX_BYTES: Final = 10
+#: Names of Ray's errors that are none of what it ran.
+_LOST: Final = re.compile(
+    r"ray\.exceptions\.((?:LocalRaylet|Node|OutOfMemory|Owner|(?:Ray)?Actor|Worker)\w*)"
+)
 _HEADER: Final = re.compile(
     rb"\{'descr': '(?P<dtype><f4|<f8)', 'fortran_order': False, "
     rb"'shape': \((?P<shape>\d{1,18},(?: ?\d{1,18})?)\), \} *\n"
@@ -337,7 +341,8 @@ def raise_failure(reply: Message, client: int) -> None:
 
     Raises:
         RetexoError: The client's own named error, its sentence preceded by the client; or
-            ``ClientFailed`` where Flower itself reports that the client's process ended or raised.
+            ``ClientFailed`` where Flower itself reports that the client's process ended or raised,
+            ``EngineFailed`` where that is Ray's word for a worker or a node that it has lost.
     """
     has_error = reply.has_error()
     if not has_error and FAILURE not in reply.content:
@@ -345,6 +350,11 @@ def raise_failure(reply: Message, client: int) -> None:
     who = client_named(client)
     if has_error:
         reason = " ".join(str(reply.error.reason).split())
+        if lost := _LOST.search(reason):
+            raise EngineFailed(
+                f"{who}: Ray lost the worker that computed for it, or that worker's node "
+                f"({lost[1]}); expected the cluster to last"
+            )
         raise ClientFailed(f"{who}: {reason} (Flower error code {reply.error.code})")
     failure = reply.content.config_records[FAILURE]
     name, sentence = str(failure.get("name")), str(failure.get("message"))

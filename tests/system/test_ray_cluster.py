@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 import retexo_fl
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, EngineFailed
+from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.simulation.flower_daemon import free_port
 from retexo_fl.simulation.flower_processes import process_table
 from retexo_fl.simulation.ray_cluster import check_answers
@@ -125,3 +127,23 @@ def test_a_cluster_that_is_there_trains_the_same_bits_on_both_nodes(
     # What clients shared is gone, the cluster is there.
     assert {path.name for path in tmp_path.iterdir()} == {"parts", "inline", "ray"}
     assert cluster.raylets() == nodes
+    _a_lost_node_is_named(cluster, keys)
+
+
+def _a_lost_node_is_named(cluster: Cluster, keys: dict[str, Any]) -> None:
+    ended: list[int] = []
+
+    def end_one(event: object) -> None:
+        if isinstance(event, RoundClosed) and not ended:
+            ended.append(max(cluster.raylets()))
+            os.kill(ended[0], signal.SIGKILL)
+
+    with pytest.raises(EngineFailed, match=r"client \d: Ray lost the worker that computed for it"):
+        retexo_fl.run(
+            out="lost",
+            engine="flower",
+            callbacks=[end_one],
+            ray_address=cluster.address,
+            **{**keys, "rounds": 2000},
+        )
+    wait_for(lambda: not set(ended) & cluster.raylets(), 60)

@@ -63,7 +63,7 @@ from retexo_fl.client.api import (
     WhitenRequest,
     question_of,
 )
-from retexo_fl.errors import ClientFailed, ExchangeIncomplete, RemoteProtocolError
+from retexo_fl.errors import ClientFailed, EngineFailed, ExchangeIncomplete, RemoteProtocolError
 from retexo_fl.federation import records
 from retexo_fl.federation.records import content_volumes
 from retexo_fl.ledger import PeerTraffic, Traffic, Volume
@@ -259,6 +259,18 @@ def test_flowers_own_error_is_client_failed_in_one_line() -> None:
     failed = Message(Error(code=2, reason="a\n  b"), reply_to=message(RecordDict()))
     with pytest.raises(ClientFailed, match=r"^client 0: a b \(Flower error code 2\)$"):
         records.raise_failure(failed, 0)
+
+
+def test_what_ray_lost_is_not_the_clients_failure() -> None:
+    # As Flower's simulation hands on what Ray's client says.
+    reason = "<class 'ray.exceptions.ActorUnavailableError'>:<'The actor 6903 is unavailable'>"
+    failed = Message(Error(code=0, reason=reason), reply_to=message(RecordDict()))
+    with pytest.raises(EngineFailed, match=r"^client 1: Ray lost the worker .*ActorUnavailable"):
+        records.raise_failure(failed, 1)
+    raised = "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'no such file'>"
+    failed = Message(Error(code=0, reason=raised), reply_to=message(RecordDict()))
+    with pytest.raises(ClientFailed, match="no such file"):
+        records.raise_failure(failed, 1)
 
 
 FIRST = (
