@@ -53,7 +53,7 @@ class Watching:
     metrics: Callable[[], bytes]
     patience_s: float = _PATIENCE_S
     _open: int = field(default=0, init=False)
-    _made: tuple[float, bytes] = field(default=(float("-inf"), b""), init=False)
+    _made: dict[bytes, tuple[float, bytes]] = field(default_factory=dict, init=False)
 
     async def run(self, ready: asyncio.Event) -> None:
         """Serve; ``ready`` is set when it listens.
@@ -125,19 +125,26 @@ class Watching:
             case b"/health":
                 return _response(http.HTTPStatus.OK, b"ok\n")
             case b"/ready":
-                if reason := self.why_not_ready():
-                    return _response(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{reason}\n".encode())
-                return _response(http.HTTPStatus.OK, b"ok\n")
+                return self._fresh(path, self._readiness)
             case b"/metrics":
-                return _response(http.HTTPStatus.OK, self._figures(), kind=_TEXT)
+                return self._fresh(path, self._figures)
         return _response(http.HTTPStatus.NOT_FOUND, b"expected /health, /ready or /metrics\n")
 
+    def _readiness(self) -> bytes:
+        if reason := self.why_not_ready():
+            return _response(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{reason}\n".encode())
+        return _response(http.HTTPStatus.OK, b"ok\n")
+
     def _figures(self) -> bytes:
-        made_at, text = self._made
+        return _response(http.HTTPStatus.OK, self.metrics(), kind=_TEXT)
+
+    def _fresh(self, path: bytes, make: Callable[[], bytes]) -> bytes:
+        """Return an answer that was made within the last second, or a new one."""
+        made_at, answer = self._made.get(path, (float("-inf"), b""))
         if time.monotonic() - made_at > _FRESH_S:
-            text = self.metrics()
-            self._made = time.monotonic(), text
-        return text
+            answer = make()
+            self._made[path] = time.monotonic(), answer
+        return answer
 
 
 def _is_local(listening: socket.socket) -> bool:

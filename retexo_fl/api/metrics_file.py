@@ -6,11 +6,14 @@ Prometheus each time, and would be gone before it was read. The file stays, with
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from retexo_fl.errors import ConfigurationError
@@ -56,7 +59,8 @@ _COUNTERS: Final = {
 class PrometheusFile:
     """A callback that keeps a file up to date, whole at any moment; one label, ``run``.
 
-    What keeps it from being written after the first time is said once, and ends no training.
+    It is written from the run's first event on: what an earlier run left stays until this one has
+    begun. What keeps it from being written then is said once, and ends no training.
 
     Attributes:
         path: Ends in ``.prom``.
@@ -72,7 +76,7 @@ class PrometheusFile:
     _has_failed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Write the file, so that what keeps it from being written is known before a training."""
+        """Refuse before a training what can be known to keep the file from being written."""
         self.path = Path(self.path)
         if find_spec("prometheus_client") is None:
             raise ConfigurationError(
@@ -86,7 +90,10 @@ class PrometheusFile:
             )
         self._values = dict.fromkeys(_COUNTERS, 0.0) | {"finished": 0.0}
         try:
-            self._write()
+            # It is made beside the file and takes its place.
+            TemporaryFile(dir=self.path.parent).close()
+            if self.path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         except OSError as error:
             raise ConfigurationError(
                 f"metrics-file: {self.path} cannot be written ({error.strerror})"
@@ -160,5 +167,5 @@ class PrometheusFile:
 
         registry.register(Counted())
         # It takes the place of the one before; node_exporter reads as another user.
-        write_to_textfile(str(self.path), registry, escaping="underscores")
+        write_to_textfile(str(self.path), registry)
         self.path.chmod(0o644)

@@ -72,11 +72,22 @@ def test_who_is_waited_for_is_a_figure_of_now(tmp_path: Path) -> None:
     [
         ("run.txt", "metrics-file: got .*run.txt; expected a name that ends in .prom"),
         ("none/run.prom", "metrics-file: .* cannot be written .No such file or directory."),
+        ("a.prom", "metrics-file: .*a.prom cannot be written .Is a directory."),
     ],
 )
 def test_a_file_that_cannot_be_is_refused_at_first(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "a.prom").mkdir()
     with pytest.raises(ConfigurationError, match=words):
         PrometheusFile(tmp_path / name, "mine")
+
+
+def test_what_is_there_stays_until_a_run_has_begun(tmp_path: Path) -> None:
+    path = tmp_path / "run.prom"
+    path.write_text("of an earlier run")
+    with pytest.raises(ConfigurationError, match="clients"):
+        retexo_fl.run(clients=-1, out=tmp_path / "run", callbacks=[PrometheusFile(path, "mine")])
+    assert path.read_text() == "of an earlier run"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_that_cannot_be_written_later_is_said_once(
@@ -85,7 +96,6 @@ def test_a_file_that_cannot_be_written_later_is_said_once(
     folder = tmp_path / "gone"
     folder.mkdir()
     file = PrometheusFile(folder / "run.prom", "mine")
-    (folder / "run.prom").unlink()
     folder.rmdir()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
