@@ -4,8 +4,8 @@
 #   server/register-client.sh HOST:PORT CA_CRT PUBLIC_KEY...
 #
 # HOST:PORT and CA_CRT: the SuperLink and its authority's certificate. PUBLIC_KEY: supernode-key.pub
-# as the client made it (docs/deployment.md). It needs `flwr` of the server's environment: on PATH,
-# or in /opt/retexo/bin.
+# as the client made it (docs/deployment.md); one that was registered before stays so. It needs
+# `flwr` of the server's environment: on PATH, or in /opt/retexo/bin.
 set -eu
 umask 077
 
@@ -55,5 +55,14 @@ END
 
 for key in "$@"; do
   [ -r "$key" ] || fail "$key: cannot be read"
-  flwr supernode register "$key" federation
+  code=0
+  said=$(flwr supernode register "$key" federation 2>&1) || code=$?
+  case $code$said in
+    0*) echo "$said" ;;
+    *"ublic key already in use"*) echo "register-client: $key: registered before" ;;
+    *)
+      echo "$said" >&2
+      exit "$code"
+      ;;
+  esac
 done

@@ -135,6 +135,15 @@ def test_whoever_reaches_the_superlink_can_give_it_orders(
         env=federation.environment("client-0"),
     )
     assert len(known_nodes(federation) - before) == 1
+    # All keys together, as a fleet has them, when one more has come.
+    (tmp_path / "more").mkdir()
+    more = new_key(client, tmp_path / "more")
+    said = client.run(
+        [*order, federation.root_certificates, f"{key}.pub", f"{more}.pub"],
+        env=federation.environment("client-0"),
+    )
+    assert f"register-client: {key}.pub: registered before\n" in said
+    assert len(known_nodes(federation) - before) == 2
 
 
 def new_key(host: Host, folder: Path) -> Path:
