@@ -31,10 +31,18 @@ part=$(sed -n 's#^partition = "\(/.*\)"$#\1#p' agent.toml)
 [ -n "$part" ] || [ -z "${1:-}" ] || fail "agent.toml: expected partition with an absolute path"
 user=retexo-$name
 own=/etc/retexo/$name
+if [ -n "${1:-}" ] && { [ -e "$part" ] || [ -L "$part" ]; }; then
+  # It becomes this client's: what is somebody else's, be it by a link, is not given away.
+  owner=$(stat -Lc %U "$part" 2>/dev/null) || owner=nobody
+  [ "$owner" = "$user" ] || fail "$part: is $owner's; expected partition to be no folder yet, or $user's"
+  [ ! "$1" -ef "$part" ] || fail "$1: is where the part is to be; expected another folder, or none"
+fi
 
 id "$user" >/dev/null 2>&1 ||
   useradd --system --home-dir "/var/lib/retexo-agents/$name" --shell /usr/sbin/nologin "$user"
-install -d -m 0755 /etc/retexo "$own" /var/lib/retexo-agents
+install -d -m 0755 /etc/retexo /var/lib/retexo-agents
+# Code that the server sends to other clients of this machine does not learn who this one's peers are.
+install -d -g "$user" -m 0750 "$own"
 install -d -o "$user" -g "$user" -m 0700 "/var/lib/retexo-agents/$name"
 for file in agent.toml supernode.env ca.crt roster.toml certificate.pem; do
   [ ! -e $file ] || install -m 0644 $file "$own/"
@@ -48,7 +56,8 @@ done
 [ ! -e supernode-key ] || install -m 0600 supernode-key "$own/"
 if [ -n "${1:-}" ]; then
   install -d -o "$user" -g "$user" -m 0700 "$part"
-  cp -R "$1/." "$part/"
+  # Through no link that this client's user has put there.
+  cp -R --remove-destination "$1/." "$part/"
   chown -R "$user:" "$part"
 fi
 install -m 0644 ./*@.service /etc/systemd/system/
