@@ -109,11 +109,11 @@ class Replacement:
     def __init__(self, place: Path, kind: Kind, *, mode: int = 0o777) -> None:
         check_replaceable(place, kind)
         self.place = place.resolve()
-        self.new = self.place.with_name(_BESIDE.format(self.place.name, os.getpid()))
+        self.new = beside(self.place)
         self._held = ExitStack()
         self._held.enter_context(kind.hold(place))
         try:
-            self._remove_left()
+            remove_left(self.place)
             self.new.mkdir(mode=mode)
         except BaseException:
             self._held.close()
@@ -132,10 +132,16 @@ class Replacement:
         shutil.rmtree(self.new, ignore_errors=True)
         self._held.close()
 
-    def _remove_left(self) -> None:
-        """Remove what processes left that were killed: no other is at work here."""
-        for left in _beside(self.place):
-            shutil.rmtree(left, ignore_errors=True)
+
+def beside(place: Path) -> Path:
+    """Return where this process makes what is to stand at ``place``."""
+    return place.with_name(_BESIDE.format(place.name, os.getpid()))
+
+
+def remove_left(place: Path) -> None:
+    """Remove what processes left that were killed; whoever calls this holds off others."""
+    for left in _beside(place):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def in_the_making(place: Path) -> Path:

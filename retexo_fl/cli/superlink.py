@@ -20,6 +20,7 @@ import typer
 from retexo_fl.cli.options import Values
 from retexo_fl.errors import ConfigurationError, EngineFailed, NotBegun
 from retexo_fl.server_address import ServerAddress
+from retexo_fl.simulation.flower_processes import FLOWER_SETTINGS
 
 #: Heading of the options of a deployment, which are no keys: they say where to go, once.
 DEPLOYMENT: Final = "Deployment"
@@ -37,12 +38,6 @@ Insecure = Annotated[
 _CONNECTION: Final = "retexo"
 #: Longest time that one of Flower's commands may take; starting a run uploads the bundle.
 _COMMAND_TIMEOUT_S: Final = 120.0
-_SETTINGS: Final = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    # A log that is followed must not wait in a buffer.
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +157,7 @@ class SuperLink:
         self._environment = {
             key: value for key, value in os.environ.items() if not key.startswith("FLWR_")
         }
-        self._environment |= _SETTINGS | {"FLWR_HOME": str(home)}
+        self._environment |= FLOWER_SETTINGS | {"FLWR_HOME": str(home)}
         home.mkdir(mode=0o700)
         table = {"superlink": {"default": _CONNECTION, _CONNECTION: address.connection()}}
         (home / "config.toml").write_text(tomli_w.dumps(table), encoding="utf-8")

@@ -29,7 +29,7 @@ from retexo_fl.errors import ConfigurationError, EngineFailed
 from retexo_fl.proxies import unusable_variables
 from retexo_fl.simulation import flower_daemon
 from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, write_bundle
-from retexo_fl.simulation.flower_processes import end_recorded, how
+from retexo_fl.simulation.flower_processes import FLOWER_SETTINGS, end_recorded, how
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,6 @@ _END_TIMEOUT_S: Final = flower_daemon.KILL_TIMEOUT_S + 10.0
 #: Ray's sockets lie 81 characters deeper, and their paths may have 103 (macOS; Linux 107).
 _LONGEST_TEMPORARY: Final = 22
 
-_SETTINGS: Final = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
-    # The log is a file that is read when a process dies: nothing may wait in a buffer.
-    "PYTHONUNBUFFERED": "1",
-}
 #: Of a Ray of the run's own.
 _RAY_SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -167,7 +159,7 @@ def _environment(
     foreign = ("FLWR_",) if ray_address else ("FLWR_", "RAY_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     ours = {} if ray_address else _RAY_SETTINGS
-    environment = inherited | _SETTINGS | ours | dict(extra)
+    environment = inherited | FLOWER_SETTINGS | ours | dict(extra)
     environment |= {"RAY_ADDRESS": ray_address} if ray_address else {"RAY_TMPDIR": str(directory)}
     environment |= {
         "FLWR_HOME": str(directory / "home"),

@@ -1,4 +1,7 @@
-"""The processes that come from this one: list them, start them, end every one of them."""
+"""The processes that come from this one: list them, start them, end every one of them.
+
+And what Flower's are told when they start.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+#: Variables of every process of Flower that is started here.
+FLOWER_SETTINGS: Final = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    # Logs are files that are followed, and read when a process dies: no line waits in a buffer.
+    "PYTHONUNBUFFERED": "1",
+}
 _ON_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
