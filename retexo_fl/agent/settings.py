@@ -21,7 +21,7 @@ from retexo_fl.plugins import TRANSPORTS, is_own_scheme, is_plugin, joined
 from retexo_fl.server_address import ServerAddress, host_and_port
 
 #: A Unix socket's path has this many bytes at most.
-_MAX_SOCKET_BYTES: Final = 107
+MAX_SOCKET_BYTES: Final = 107
 _MOST_SHOWN: Final = 60
 _MOST_NUMBER: Final = 10**15
 _MOST_MIB: Final = 65_536
@@ -154,11 +154,6 @@ class AgentSettings(Limits):
             _check_socket("metrics", self.metrics)
             if Path(self.metrics) == Path(self.socket):
                 raise ConfigurationError("metrics: is that of socket; expected another path")
-        if find_spec("prometheus_client") is None:
-            raise ConfigurationError(
-                "metrics: needs prometheus-client, which is not installed; expected the extra "
-                "'watch' of retexo-fl"
-            )
 
     def _check_datagrams(self) -> None:
         if not 1 <= self.datagram_memory_mib <= _MOST_MIB:
@@ -191,14 +186,16 @@ def read_settings(path: Path) -> AgentSettings:
     Relative paths in it are relative to its folder.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a key is unknown, missing or of the wrong
-            type; the message names file and key.
+        ConfigurationError: The file cannot be read, a key is unknown, missing or of the wrong
+            type, or what it needs is not installed here; the message names file and key.
     """
     values = read_toml(path)
     try:
-        return settings_of(values, path.absolute().parent)
+        settings = settings_of(values, path.absolute().parent)
+        _check_installed(settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    return settings
 
 
 def settings_of(values: dict[str, Any], folder: Path) -> AgentSettings:
@@ -221,11 +218,20 @@ def settings_of(values: dict[str, Any], folder: Path) -> AgentSettings:
     return settings
 
 
+def _check_installed(settings: AgentSettings) -> None:
+    """Check for what the machine needs that has the file, not who wrote it for another."""
+    if settings.metrics and find_spec("prometheus_client") is None:
+        raise ConfigurationError(
+            "metrics: needs prometheus-client, which is not installed; expected the extra "
+            "'watch' of retexo-fl"
+        )
+
+
 def _check_socket(key: str, path: str) -> None:
     size = len(path.encode())
-    if size > _MAX_SOCKET_BYTES:
+    if size > MAX_SOCKET_BYTES:
         raise ConfigurationError(
-            f"{key}: {path[:_MOST_SHOWN]}... has {size} bytes; expected at most {_MAX_SOCKET_BYTES}"
+            f"{key}: {path[:_MOST_SHOWN]}... has {size} bytes; expected at most {MAX_SOCKET_BYTES}"
         )
 
 

@@ -102,6 +102,7 @@ def _new(
         if path.name not in names
     ]
     told += [f"missing    {line}" for line in made.missing]
+    told += _long_paths(fleet, folder)
     tell("\n".join(told))
 
 
@@ -162,6 +163,23 @@ def _opened(place: Path, out: Path | None) -> tuple[Fleet, Path]:
     if not (folder / FLEET_FILE).exists():
         raise ConfigurationError(f"{folder}: no fleet; expected what retexo fleet new made")
     return fleet, folder.absolute()
+
+
+def _long_paths(fleet: Fleet, folder: Path) -> list[str]:
+    """Return a line where agents could not listen in the bundles as they lie here."""
+    from retexo_fl.agent.settings import MAX_SOCKET_BYTES
+    from retexo_fl.fleet.making import bundle
+
+    # Those of services are elsewhere.
+    paths = (folder / bundle(one) / one.agent["socket"] for one in fleet.clients)
+    path = max((str(it) for it in paths), key=lambda it: len(it.encode()))
+    size = len(path.encode())
+    if size <= MAX_SOCKET_BYTES:
+        return []
+    return [
+        f"long path  {path} has {size} bytes; an agent takes {MAX_SOCKET_BYTES}: it can run where "
+        "its bundle has a shorter path"
+    ]
 
 
 def _changes(made: Made) -> list[str]:

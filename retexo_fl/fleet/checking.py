@@ -5,6 +5,7 @@ Nothing is changed. Of each client one line says that all is well, or a line eac
 
 from __future__ import annotations
 
+import os
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from retexo_fl.agent.remote import ask_agent
-from retexo_fl.agent.settings import settings_of
+from retexo_fl.agent.settings import MAX_SOCKET_BYTES
 from retexo_fl.channels.identity import (
     CERTIFICATE_FILE,
     KEY_FILE,
@@ -51,6 +52,8 @@ _FOLDERS: Final = ("authority", "clients", "members", "server", "server/supernod
 _SERVER_SECRETS: Final = ("authority/ca.key", "server/tls/server.key")
 _OTHERS: Final = 0o077
 _AGAIN: Final = "retexo fleet new makes it again"
+_REJOIN: Final = "put the former key back, or take the new member file: retexo fleet new"
+_MISSING: Final = "missing"
 #: Units that a machine's own folder has, not that of one client.
 _UNIT: Final = ".service"
 #: Of an agent that was started while its file was written.
@@ -69,7 +72,7 @@ def check_fleet(fleet: Fleet, folder: Path, *, machine: Path = Path("/")) -> Ite
     Yields:
         What is found: the folder's own state, the server, then each client.
     """
-    if _content(folder / FLEET_FILE) != fleet.text:
+    if _read(folder / FLEET_FILE) != fleet.text:
         yield bad("fleet", "the file has changed since its folder was made", "retexo fleet new")
     yield from _open_folders(folder)
     yield _roster(fleet, folder)
@@ -143,12 +146,15 @@ class _Place:
         if not self.path.is_dir():
             yield bad(thing, f"{self.path}: missing", _AGAIN)
             return
+        if not os.access(self.path, os.R_OK | os.X_OK):
+            yield bad(thing, f"{self.path}: cannot be looked into", "do it as root")
+            return
         wrong = [
             bad(thing, seen, advice)
             for seen, advice in (*self._keys(), *self._files(), *self._modes())
         ]
         yield from wrong
-        status = self._agent(thing)
+        status = self._long_path(thing) or self._agent(thing)
         if status is not None:
             yield status
         elif not wrong:
@@ -197,7 +203,7 @@ class _Place:
         wanted = client_texts(self.fleet, self.one)
         for name in (ROSTER_FILE, "ca.crt"):
             source = ROSTER_FILE if name == ROSTER_FILE else f"{SERVER_TLS}/{name}"
-            content = _content(self.folder / source)
+            content = _read(self.folder / source)
             if content is not None and (told := _difference(self.path / name, content)):
                 seen = told if told == _MISSING else "old: another than the fleet has"
                 yield f"{name} {seen}", self._advice(name)
@@ -216,14 +222,26 @@ class _Place:
     def _advice(self, name: str) -> str:
         return f"copy {name} of {bundle(self.one)} there" if self.machine else _AGAIN
 
+    def _socket(self) -> Path:
+        return (self.machine or self.path) / str(self.one.agent["socket"])
+
+    def _long_path(self, thing: str) -> Finding | None:
+        """Look whether an agent could listen where this is; bundles are made for other places."""
+        if (size := len(os.fsencode(self._socket()))) <= MAX_SOCKET_BYTES:
+            return None
+        return doubtful(
+            thing,
+            f"{self._socket()} has {size} bytes; an agent listens at {MAX_SOCKET_BYTES} at most",
+            "run it where its bundle has a shorter path",
+        )
+
     def _agent(self, thing: str) -> Finding | None:
         """Ask the agent that runs here, if one does."""
         if self.fleet.has_units and self.machine is None:
             return None
         file = self.path / "agent.toml"
-        settings = settings_of(dict(self.one.agent), self.machine or self.path)
         try:
-            status: Mapping[str, Any] = ask_agent(Path(settings.socket), "status")
+            status: Mapping[str, Any] = ask_agent(self._socket(), "status")
         except AgentUnreachable:
             return None
         except RetexoError as error:
@@ -237,15 +255,12 @@ class _Place:
         return good(thing, f"client {client}, its agent runs here")
 
 
-_REJOIN: Final = "put the former key back, or take the new member file: retexo fleet new"
-_MISSING: Final = "missing"
-
-
 def _is_open(path: Path) -> bool:
     return bool(path.stat().st_mode & _OTHERS)
 
 
-def _content(path: Path) -> bytes | None:
+def _read(path: Path) -> bytes | None:
+    """Return the content of a file; None where it cannot be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -253,7 +268,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _difference(path: Path, content: bytes) -> str:
-    found = _content(path)
+    found = _read(path)
     if found is None:
         return _MISSING
     return "" if found == content else "differs from what follows from the file"
@@ -262,7 +277,7 @@ def _difference(path: Path, content: bytes) -> str:
 def _other_keys(path: Path, wanted: Mapping[str, Any]) -> str:
     """Return which keys of an ``agent.toml`` have other values; empty where none has."""
     try:
-        found = tomllib.loads((_content(path) or b"").decode())
+        found = tomllib.loads((_read(path) or b"").decode())
     except ValueError:
         return "is no TOML"
     other = sorted(key for key in {*found, *wanted} if found.get(key, ...) != wanted.get(key, ...))

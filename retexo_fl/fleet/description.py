@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from retexo_fl.agent.settings import AgentSettings, settings_of
+from retexo_fl.agent.settings import AgentSettings, is_path, settings_of
 from retexo_fl.channels.addresses import check_address, parse_tcp
 from retexo_fl.channels.roster import MAX_CLIENT
 from retexo_fl.errors import ConfigurationError, IdentityError
 from retexo_fl.files import parse_toml, read_toml_bytes
 from retexo_fl.masking.agreement import LEAST
-from retexo_fl.server_address import ServerAddress
+from retexo_fl.server_address import ServerAddress, host_and_port
 
 #: So many clients are one file's at most.
 MOST_CLIENTS: Final = 10_000
@@ -64,7 +65,8 @@ class FleetClient:
         host: Its machine.
         addresses: Where peers reach its agent, the best first.
         agent: Content of its ``agent.toml``.
-        settings: The same as its agent reads it.
+        settings: The same as its agent reads it: relative paths are below the root, since where
+            the bundle will be is not known; of a rehearsal they are below its bundle.
         node_port: Where its ClientApps reach its SuperNode.
         part_here: Its part on this machine, for a promise of it; None where it is elsewhere.
     """
@@ -90,7 +92,7 @@ class Fleet:
         server: Where SuperNodes reach the SuperLink.
         terms: None where owners agree on no masked sums.
         clients: In the order of their indices.
-        text: The file.
+        text: The file's content, which its folder has a copy of.
     """
 
     name: str
@@ -234,7 +236,7 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
                     "expected another for each"
                 )
             seen.add(value)
-    _refuse_shared_ports(clients)
+    _refuse_shared(clients)
     return Fleet(
         name=name,
         keys_here=keys_here,
@@ -413,22 +415,36 @@ def _checked_address(address: str, table: _Table) -> str:
     return address
 
 
-def _refuse_shared_ports(clients: list[FleetClient]) -> None:
-    """Refuse two programs that would listen at one port of a machine."""
-    owners: dict[tuple[str, int], FleetClient] = {}
+def _refuse_shared(clients: list[FleetClient]) -> None:
+    """Refuse what two programs of one machine cannot both have."""
+    owners: dict[tuple[str, str], int] = {}
     for one in clients:
-        listening = [
-            parse_tcp(address, least_port=0).port
-            for address in one.settings.listen
-            if address.startswith("tcp:")
-        ]
-        for port in (*listening, one.node_port):
-            owner = owners.setdefault((one.host, port), one)
-            if owner is not one or listening.count(port) + (port == one.node_port) > 1:
+        for thing, expected in _claims(one):
+            if (owner := owners.get((one.host, thing))) is not None:
                 raise ConfigurationError(
-                    f"client {one.client}: port {port} of {one.host} is taken by client "
-                    f"{owner.client}; expected another port or node-port"
+                    f"client {one.client}: {thing} of {one.host} is taken by client {owner}; "
+                    f"expected {expected}"
                 )
+            owners[one.host, thing] = one.client
+
+
+def _claims(one: FleetClient) -> Iterator[tuple[str, str]]:
+    """Yield what is a client's alone on its machine, and what else there could be."""
+    ports = [
+        *(parse_tcp(it, least_port=0).port for it in one.settings.listen if it.startswith("tcp:")),
+        one.node_port,
+    ]
+    # Relative paths are below each client's own folder.
+    metrics = one.settings.metrics
+    if not is_path(metrics):
+        ports += [host_and_port(metrics, "metrics")[1]] if metrics else []
+    elif Path(one.agent["metrics"]).is_absolute():
+        yield f"metrics {os.path.normpath(metrics)}", "a path with {name} in it"
+    if Path(one.agent["partition"]).is_absolute():
+        part = os.path.normpath(one.settings.partition)
+        yield f"part {part}", "another part, such as one with {name} in it"
+    for port in filter(None, ports):
+        yield f"port {port}", "another port or node-port, or metrics at another place"
 
 
 def _shown(value: object) -> str:

@@ -2,8 +2,8 @@
 
 The fleet is another one, below the real one's folder: its hosts are the loopback, its ports free
 ones, its keys are made here, its parts are those that ``part-here`` names; limits are the file's.
-Each program is started in the order of docs/deployment.md, and waited for, for a time. What was
-started is written down before anything else is, so that ``down`` ends that and nothing else.
+Each program is started in the order of docs/deployment.md, and waited for, for a time. It is
+written down before it runs, so that ``down`` ends what was started and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from retexo_fl.agent.remote import ask_agent
@@ -28,12 +27,18 @@ from retexo_fl.agent.settings import settings_of
 from retexo_fl.doctor.finding import Verdict, worst
 from retexo_fl.doctor.superlink import examine_superlink
 from retexo_fl.errors import AgentUnreachable, ClientFailed, ConfigurationError
+from retexo_fl.file_lock import locked_folder
 from retexo_fl.files import write_whole
 from retexo_fl.fleet.description import Fleet, FleetClient
-from retexo_fl.fleet.making import SERVER_TLS, bundle, make_fleet
+from retexo_fl.fleet.making import SERVER_TLS, bundle, make_where_held
 from retexo_fl.fleet.texts import superlink_command, supernode_command
 from retexo_fl.server_address import ServerAddress
-from retexo_fl.simulation.flower_processes import Process, descendants_of, process_table
+from retexo_fl.simulation.flower_processes import (
+    FLOWER_SETTINGS,
+    Process,
+    descendants_of,
+    process_table,
+)
 
 #: Below the fleet's folder.
 LOCAL: Final = "local"
@@ -45,15 +50,9 @@ _START_S: Final = 300.0
 _END_S: Final = 30.0
 _LOOK_S: Final = 0.2
 _LAST_WORDS: Final = 300
-_ENVIRONMENT: Final = MappingProxyType(
-    {
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
-        "PYTHONUNBUFFERED": "1",
-    }
-)
+_AGENT: Final = ("retexo", "agent", "run", "--config", "agent.toml")
+#: Becomes the program, with the same process id, when a line comes, and ends where none does.
+_WHEN_TOLD: Final = ("/bin/sh", "-c", 'read -r told && exec "$0" "$@" < /dev/null')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +79,17 @@ def bring_up(fleet: Fleet, folder: Path) -> tuple[Fleet, Path]:
     """Start all of a fleet on this machine; return the fleet that runs, and its folder.
 
     Raises:
-        ConfigurationError: It runs already, or a client's part is not here.
+        ConfigurationError: It runs already, another process starts it, a client's part is not
+            here, or the folder's path is too long for sockets.
         ClientFailed: A program ended, or did not answer in time; what was started is ended.
         RetexoError: As :func:`.make_fleet`.
     """
     place = folder / LOCAL
-    if any(it.in_table(process_table()) for it in _written_down(place)):
-        raise ConfigurationError(f"{place}: runs already; expected retexo fleet down before")
-    local = _local(fleet, place)
-    make_fleet(local, place)
-    with ExitStack() as undoing:
+    with locked_folder(folder, doing="starting the fleet of"), ExitStack() as undoing:
+        if any(it.in_table(process_table()) for it in _written_down(place)):
+            raise ConfigurationError(f"{place}: runs already; expected retexo fleet down before")
+        local = _local(fleet, place)
+        make_where_held(local, place)
         undoing.callback(take_down, folder)
         _Programs(local, place).start()
         undoing.pop_all()
@@ -161,22 +161,28 @@ def _local(fleet: Fleet, place: Path) -> Fleet:
                 "folder of its part on this machine"
             )
         address = f"tcp://{_LOOPBACK}:{next(ports)}"
+        # Its figures have one place, which several cannot have here.
+        kept = {key: value for key, value in one.agent.items() if key != "metrics"}
         own = ("state", "key.pem", "certificate.pem", "roster.toml", "agent.sock")
         names = ("state", "key", "certificate", "roster", "socket")
         agent = {
-            **one.agent,
+            **kept,
             **dict(zip(names, own, strict=True)),
             "partition": str(one.part_here),
             "listen": [address],
             **({"predictions": "predictions"} if one.settings.predictions else {}),
         }
+        try:
+            settings = settings_of(agent, place / bundle(one))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"client {one.client}: {error}") from error
         clients.append(
             replace(
                 one,
                 host=_LOOPBACK,
                 addresses=(address,),
                 agent=agent,
-                settings=settings_of(agent, place / bundle(one)),
+                settings=settings,
                 node_port=next(ports),
             )
         )
@@ -264,7 +270,7 @@ class _Programs:
         return {
             "OMP_NUM_THREADS": "1",
             **kept,
-            **_ENVIRONMENT,
+            **FLOWER_SETTINGS,
             "PATH": self._path,
             "FLWR_HOME": home,
         }
@@ -274,23 +280,30 @@ class _Programs:
         assert program is not None
         with self._log(name).open("ab") as log:
             # Not a child any more when this process has ended, nor ended by its terminal.
-            process = subprocess.Popen(  # noqa: S603 - our own programs, and no shell
-                [program, *command[1:]],
+            process = subprocess.Popen(  # noqa: S603 - our own programs
+                [*_WHEN_TOLD, program, *command[1:]],
                 cwd=folder,
                 env=self._environment(name),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        found = process_table()[process.pid]
-        started = Started(name=name, pid=process.pid, started=found.started)
-        self._written.append(started)
-        told = [{"name": it.name, "pid": it.pid, "started": it.started} for it in self._written]
-        write_whole(self._place / _RUNNING, [json.dumps(told).encode()], private=True)
+        assert process.stdin is not None
+        # However this process ends: what it could not write down ends as well, and never ran.
+        with process.stdin as telling:
+            found = process_table()[process.pid]
+            started = Started(name=name, pid=process.pid, started=found.started)
+            self._write_down([*self._written, started])
+            self._written.append(started)
+            telling.write(b"\n")
         # It is left to itself: without this Python warns of one that nobody has waited for.
         process.returncode = 0
         return started
+
+    def _write_down(self, programs: Sequence[Started]) -> None:
+        told = [{"name": it.name, "pid": it.pid, "started": it.started} for it in programs]
+        write_whole(self._place / _RUNNING, [json.dumps(told).encode()], private=True)
 
     def _wait(self, program: Started, is_ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
@@ -314,9 +327,6 @@ class _Programs:
         return (lines[-1][-_LAST_WORDS:] if lines else "said nothing") + (
             f" ({self._log(program.name)})"
         )
-
-
-_AGENT: Final = ("retexo", "agent", "run", "--config", "agent.toml")
 
 
 def _is_well(one: FleetClient) -> bool:

@@ -41,6 +41,7 @@ from retexo_fl.channels.owner_secret import OWN_FILE, OwnerSecret
 from retexo_fl.channels.owner_words import Signature
 from retexo_fl.channels.roster import MEMBER_FILE, Member, Roster, make_member
 from retexo_fl.errors import AgreementError, ConfigurationError, IdentityError
+from retexo_fl.file_lock import locked_folder
 from retexo_fl.fleet.description import Fleet, FleetClient, Terms, read_fleet
 from retexo_fl.fleet.shipped import shipped
 from retexo_fl.fleet.staged import SECRET_MODE, Staged
@@ -58,6 +59,8 @@ SERVER_TLS: Final = "server/tls"
 MEMBERS: Final = "members"
 _AUTHORITY: Final = "authority"
 _CERTIFICATES_S: Final = 60.0
+#: Until another process, that makes a fleet beside this one, has done so.
+_FREE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,8 @@ class Made:
     Attributes:
         changed: Files that are new or other, relative to the folder, sorted.
         new: Names of clients that had no bundle before.
-        missing: What is waited for, a line each.
+        missing: What is still to come from owners, a line each that names client and file;
+            bundles lack a roster until all of it is there.
     """
 
     changed: tuple[str, ...]
@@ -91,6 +95,13 @@ def make_fleet(fleet: Fleet, folder: Path) -> Made:
         OSError: A file cannot be written. Nothing has changed then but, where the disk failed
             amid the last step, whole files that the next call leaves as they are.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked_folder(folder.parent, within_s=_FREE_S, doing="making a fleet in"):
+        return make_where_held(fleet, folder)
+
+
+def make_where_held(fleet: Fleet, folder: Path) -> Made:
+    """Do what :func:`make_fleet` does, whose caller holds the folder that this one is in."""
     _check_own(fleet, folder)
     new = frozenset(one.name for one in fleet.clients if not (folder / bundle(one)).exists())
     with Staged(folder) as staged:
@@ -102,7 +113,7 @@ def make_fleet(fleet: Fleet, folder: Path) -> Made:
         for one in fleet.clients:
             for name, content in {**client_texts(fleet, one), **files}.items():
                 staged.put(f"{bundle(one)}/{name}", content)
-            staged.put(f"{bundle(one)}/ca.crt", _content(staged, f"{SERVER_TLS}/ca.crt"))
+            staged.put(f"{bundle(one)}/ca.crt", _made(staged, f"{SERVER_TLS}/ca.crt"))
         for name, content in server_texts(fleet).items():
             staged.put(f"server/{name}", content)
         for name, content in files.items():
@@ -413,7 +424,8 @@ def certifies(path: Path, host: str) -> bool:
         return host in names.get_values_for_type(x509.DNSName)
 
 
-def _content(staged: Staged, name: str) -> bytes:
+def _made(staged: Staged, name: str) -> bytes:
+    """Return the content of a file that is there by now."""
     found = staged.found(name)
     assert found is not None
     return found.read_bytes()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from retexo_fl.replacing import is_taken
+from retexo_fl.replacing import beside, is_taken, remove_left
 
 #: Of whom the folder is, nobody else may look into it.
 FOLDER_MODE: Final = 0o700
@@ -20,21 +19,25 @@ class Staged:
     """A folder as it is to be; until :meth:`place` nothing in it has changed.
 
     A new folder comes as a whole. In one that is there each file, or new folder, takes its place
-    in one step; who is interrupted amid them does the rest by doing all again.
+    in one step; who is interrupted amid them does the rest by doing all again. What a process that
+    was killed has left beside the folder is removed by the next.
 
     Args:
-        folder: Made if needed, for its owner alone.
+        folder: Made if needed, for its owner alone. No other process makes it meanwhile.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __enter__(self) -> Self:
-        """Make the place beside the folder."""
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        self._work = Path(
-            tempfile.mkdtemp(prefix=f".{self.folder.name}.", suffix=".part", dir=self.folder.parent)
-        )
+        """Make the place beside the folder.
+
+        Raises:
+            OSError: Nothing can be made there.
+        """
+        remove_left(self.folder)
+        self._work = beside(self.folder)
+        self._work.mkdir(mode=FOLDER_MODE)
         return self
 
     def __exit__(
@@ -52,13 +55,21 @@ class Staged:
         return next((place for place in places if place.exists()), None)
 
     def new(self, name: str) -> Path:
-        """Return where a new file is to be written."""
+        """Return where a new file is to be written.
+
+        Raises:
+            OSError: Its folder cannot be made.
+        """
         path = self._work / name
         _make_folder(path.parent)
         return path
 
     def put(self, name: str, content: bytes, mode: int = PUBLIC_MODE) -> None:
-        """Have a file hold this; nothing happens where it does."""
+        """Have a file hold this; nothing happens where it does.
+
+        Raises:
+            OSError: The former one cannot be read, or this one not be written.
+        """
         known = self.found(name)
         if known is None or known.read_bytes() != content:
             path = self.new(name)
@@ -68,7 +79,11 @@ class Staged:
             path.chmod(mode)
 
     def place(self) -> list[str]:
-        """Put all into the folder; return the names of files, sorted, that were not so before."""
+        """Put all into the folder; return the names of files, sorted, that were not so before.
+
+        Raises:
+            OSError: Not all of it could be put there; what has taken its place is whole.
+        """
         names = sorted(
             str(path.relative_to(self._work)) for path in self._work.rglob("*") if path.is_file()
         )

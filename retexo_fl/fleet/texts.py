@@ -76,6 +76,8 @@ def _owner_lines(fleet: Fleet, one: FleetClient, start: str, place: str) -> str:
     """Return what the owner does who makes keys, and promises and signs where there are masks."""
     addresses = " ".join(f"--address {quote(address)}" for address in one.addresses)
     own = f"/etc/retexo/{one.name}/" if fleet.has_units else ""
+    # Whoever sent the bundle decides what is started and, by install.sh, done as root.
+    read = " and install.sh" if fleet.has_units else ""
     install = "; as root, sh install.sh PART" if fleet.has_units else ""
     promise = f"{install}; retexo keys member --config {own}agent.toml" if fleet.terms else ""
     signing = (
@@ -83,7 +85,8 @@ def _owner_lines(fleet: Fleet, one: FleetClient, start: str, place: str) -> str:
         f"--config {own}agent.toml)"
     )
     return (
-        f"Make, on {one.host}, in this folder: retexo keys new --client {one.client} {addresses} "
+        f"Read agent.toml{read} first. Make, on {one.host}, in this folder: "
+        f"retexo keys new --client {one.client} {addresses} "
         f"--out . && ssh-keygen -q -t ecdsa -b 384 -N '' -C '' -f supernode-key{promise}.\n"
         f"Send: {own if fleet.terms else ''}member.toml as members/{one.name}.toml, "
         f"supernode-key.pub as members/{one.name}.pub{signing if fleet.terms else ''}.\n"

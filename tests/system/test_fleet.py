@@ -23,6 +23,9 @@ from tests.support.hosts import Hosts
 from tests.support.machine_copies import HOME, MachineCopy, need_root
 from tests.support.part import connects, wait_until
 from tests.support.runs import model_bytes
+from tests.support.short_paths import tmp_path
+
+__all__ = ["tmp_path"]
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
@@ -93,11 +96,12 @@ def test_a_rehearsal_trains_under_masks_to_the_bits_of_one_process(tmp_path: Pat
             (command,) = re.findall(r"^retexo (run .*)$", said, re.M)
             words = (*command.split(), "--out", "deployed", *TINY)
             assert "masked" in done(*words, cwd=tmp_path)
-        finally:
             ended = done("fleet", "down", file)
-        assert ended.startswith("ended superlink, agent client-0, agent client-1, agent client-2,")
-        assert processes_of(folder) == [other.pid]
-        other.kill()
+            assert ended.startswith("ended superlink, agent client-0, agent client-1, agent ")
+            assert processes_of(folder) == [other.pid]
+        finally:
+            other.kill()
+            done("fleet", "down", file)
     assert done("fleet", "down", file) == "nothing runs\n"
     parts = ("--partitions", tmp_path / "parts", "--clients", str(CLIENTS))
     done("run", *parts, "--secure-aggregation", "masked", "--out", tmp_path / "one", *TINY)
@@ -157,7 +161,7 @@ def test_bundles_become_services_of_one_machine(machine: MachineCopy) -> None:
     table = {"count": CLIENTS, "name": "lab-{client}", "host": machine.host.address}
     # Its home as this machine has it: links of /proc lead out of it.
     home = machine.shared / machine.host.address
-    file = write_fleet(
+    path = write_fleet(
         home,
         services="systemd",
         server={"address": machine.host.address},
@@ -167,7 +171,7 @@ def test_bundles_become_services_of_one_machine(machine: MachineCopy) -> None:
     own = "/opt/retexo/bin/retexo"
     # As docs/services.md has it: of a wheel, which the clone's scripts and units are in.
     machine.run("python3 -m venv /opt/retexo && /opt/retexo/bin/pip install ./retexo-fl")
-    machine.run(f"{own} fleet new {HOME}/{file.name}")
+    machine.run(f"{own} fleet new {HOME}/{path.name}")
     for client in range(CLIENTS):
         bundle = f"{HOME}/clinics/clients/lab-{client}"
         machine.run(f"cd {bundle} && sh install.sh {HOME}/parts/part-{client}")
@@ -180,11 +184,33 @@ def test_bundles_become_services_of_one_machine(machine: MachineCopy) -> None:
     assert said.count("its agent runs here") == CLIENTS
     # No client reads what another keeps.
     other = "setpriv --reuid=retexo-lab-0 --regid=retexo-lab-0 --init-groups cat"
-    for kept in ("etc/retexo/lab-1/key.pem", "var/lib/retexo-agents/lab-1/part/manifest.json"):
-        assert "Permission denied" in machine.run(f"{other} /{kept}", code=1)
-    machine.run(f"{other} /etc/retexo/lab-0/key.pem > /dev/null")
+    own_files = ("key.pem", "roster.toml", "agent.toml", "member.toml")
+    kept = [f"etc/retexo/lab-1/{name}" for name in own_files]
+    for file in (*kept, "var/lib/retexo-agents/lab-1/part/manifest.json"):
+        assert "Permission denied" in machine.run(f"{other} /{file}", code=1)
+    for name in own_files:
+        machine.run(f"{other} /etc/retexo/lab-0/{name} > /dev/null")
+    _no_folder_of_others_is_given_away(machine)
     machine.run("rm /etc/systemd/system/retexo-supernode@.service")
     machine.run("chmod 644 /etc/retexo/lab-2/key.pem")
     said = machine.run(f"{own} fleet check {HOME}/clinics", code=1)
     assert said.count("retexo-supernode@.service missing") == CLIENTS
     assert "/etc/retexo/lab-2/key.pem: others may read it" in said
+
+
+def _no_folder_of_others_is_given_away(machine: MachineCopy) -> None:
+    part = "/var/lib/retexo-agents/lab-0/part"
+    # What an agent.toml names, what another client has, and what an agent's user put there.
+    machine.run(f"mv {part} {part}-of-before && ln -s /etc/retexo {part} && mkdir /home/alice")
+    for place in ("/home/alice", "/var/lib/retexo-agents/lab-1/part", part):
+        machine.run(
+            f"cp -r {HOME}/clinics/clients/lab-0 {HOME}/bundle && cd {HOME}/bundle && "
+            f"sed -i 's#^partition = .*#partition = \"{place}\"#' agent.toml"
+        )
+        before = machine.run(f"stat -Lc '%U %a' {place}")
+        said = machine.run(f"cd {HOME}/bundle && sh install.sh {HOME}/parts/part-0", code=2)
+        assert f"install: {place}: is {before.split()[0]}'s; expected partition to be no" in said
+        assert machine.run(f"rm -r {HOME}/bundle; stat -Lc '%U %a' {place}") == before
+    machine.run(f"rm {part} && mv {part}-of-before {part}")
+    said = machine.run(f"cd {HOME}/clinics/clients/lab-0 && sh install.sh {part}", code=2)
+    assert f"install: {part}: is where the part is to be" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -166,6 +167,9 @@ def test_what_is_installed_here_is_compared_as_well(fleet: Path, tmp_path: Path)
         return [f"{it.thing}: {it.seen}" for it in found if it.verdict.value != "good"]
 
     assert wrong() == []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "access", lambda path, _mode: path != own)
+        assert wrong() == [f"clinic-1 installed: {own}: cannot be looked into"]
     (units / "retexo-supernode@.service").unlink()
     (own / "key.pem").chmod(0o640)
     replaced(own / "roster.toml", "7411", "7499")

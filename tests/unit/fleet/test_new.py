@@ -7,6 +7,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,12 @@ from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
+from retexo_fl.file_lock import locked_folder
 from retexo_fl.graph import write_partitions
 from tests.support.cli import CommandLine
+from tests.support.short_paths import tmp_path
+
+__all__ = ["tmp_path"]
 
 FLEET: dict[str, object] = {
     "name": "clinics",
@@ -225,6 +230,19 @@ def test_keys_may_leave_the_folder(retexo: CommandLine, tmp_path: Path) -> None:
             {"client": [{"host": "h"}, {"host": "h"}]},
             "client 1: port 7411 of h is taken by client 0; expected another port or node-port",
         ),
+        (
+            {"agent": {"metrics": "127.0.0.1:9300"}},
+            "client 3: port 9300 of 2001:db8::7 is taken by client 2; expected another port",
+        ),
+        (
+            {"agent": {"metrics": "/run/metrics.sock"}},
+            "client 3: metrics /run/metrics.sock of 2001:db8::7 is taken by client 2; expected a "
+            "path with {name} in it",
+        ),
+        (
+            {"client": [{"host": "h", "count": 2, "part": "/srv//part"}]},
+            "client 1: part /srv/part of h is taken by client 0; expected another part, such as",
+        ),
         ({"masks": {"tolerated": 1}}, "client 0: part-here: missing; expected its part on this"),
         ({"masks": {"relation": "r"}}, "[masks]: relation: got 'r'; expected links = true"),
         ({"masks": {"least": 2}}, "[masks]: least: got 2; expected a whole number from 3"),
@@ -260,6 +278,67 @@ def test_no_other_folder_is_written_to(retexo: CommandLine, tmp_path: Path) -> N
     assert sorted(tmp_path.iterdir()) == [path, out]
 
 
+def test_figures_are_served_at_a_place_for_each(
+    retexo: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their library is for agents' machines, not for that on which the files are made."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    agent = {"metrics": "/run/retexo-agents/{name}/metrics.sock"}
+    retexo.done("fleet", "new", write(tmp_path / "FLEET.toml", agent=agent))
+    for name in ("lab-2", "lab-3"):
+        text = (tmp_path / "clinics/clients" / name / "agent.toml").read_text()
+        assert f'metrics = "/run/retexo-agents/{name}/metrics.sock"' in text
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_told(
+    retexo: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("l" * 80)
+    folder.mkdir()
+    path = write(folder / "FLEET.toml")
+    said = retexo.done("fleet", "new", path).splitlines()
+    assert len(said) == 2
+    assert "clients/clinic-0/agent.sock has " in said[1]
+    assert "an agent takes 107: it can run where its bundle has a shorter path" in said[1]
+    said = retexo.done("fleet", "check", path).splitlines()
+    assert sum("an agent listens at 107 at most" in line for line in said) == 4
+
+
+MAKE = """
+import os, signal, sys
+from pathlib import Path
+from retexo_fl.fleet import making
+from retexo_fl.fleet.description import read_fleet
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+making.server_texts = killed
+making.make_fleet(read_fleet(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(retexo: CommandLine, tmp_path: Path) -> None:
+    path, out = write(tmp_path / "FLEET.toml"), tmp_path / "clinics"
+    ended = subprocess.run([sys.executable, "-c", MAKE, path, out], check=False, timeout=100)
+    assert ended.returncode == -9
+    assert {it.name for it in tmp_path.rglob("*")} >= {"key.pem", "supernode-key"}
+    assert not out.exists()
+    retexo.done("fleet", "new", path)
+    assert sorted(tmp_path.iterdir()) == [path, out]
+
+
+def test_two_processes_make_no_fleet_of_each_others_keys(
+    retexo: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "FLEET.toml")
+    monkeypatch.setattr("retexo_fl.fleet.making._FREE_S", 0.0)
+    with locked_folder(tmp_path):
+        said = retexo.refused("fleet", "new", path)
+    assert f"another process is making a fleet in {tmp_path}; expected none" in said
+    assert list(tmp_path.iterdir()) == [path]
+
+
 # ---- keys of owners ------------------------------------------------------------------------------
 
 
@@ -267,6 +346,7 @@ def make_keys(retexo: CommandLine, out: Path, name: str, owner: Path) -> None:
     """Do what the bundle's README tells its owner, and send what it names."""
     shutil.copytree(out / "clients" / name, owner)
     make, send, _ = (owner / "README").read_text().splitlines()
+    assert make.startswith("Read agent.toml first. ")
     commands = make.partition("folder: ")[2].partition(";")[0].rstrip(".")
     ours, _, theirs = commands.partition(" && ")
     words = shlex.split(ours)
@@ -337,6 +417,7 @@ def test_an_owner_whose_programs_are_services_sends_what_is_installed(
     assert (folder / "supernode.env").read_text() == "SUPERLINK=203.0.113.10:8000\nNODE_PORT=9095\n"
     make, send, start = (folder / "README").read_text().splitlines()
     settings = "--config /etc/retexo/lab-3/agent.toml"
+    assert make.startswith("Read agent.toml and install.sh first. ")
     assert f"; as root, sh install.sh PART; retexo keys member {settings}." in make
     assert "/etc/retexo/lab-3/member.toml as members/lab-3.toml" in send
     assert f"(retexo keys sign proposed.toml {settings})" in send
