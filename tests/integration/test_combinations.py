@@ -48,14 +48,16 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"algorithm": "central", "clients": 1, "sampler": "neighbour", "fanouts": "3/3"},
     {"secure_aggregation": "masked", "metric": "macro-f1"},
     {"secure_aggregation": "masked", "profile": "one-shot"},
-    {"metric": "roc-auc", "class_weights": "balanced", "loss": "focal:2"},
+    # None of these has to do with how clients' links are modelled, or who has which nodes.
+    {
+        **{"metric": "roc-auc", "class_weights": "balanced", "loss": "focal:2"},
+        **{"links": "4g", "partitioner": "louvain"},
+    },
     {"local_steps": 3},
-    {"codec": "fixed"},
     {"boundary_plan": "cover", "profile": "retexo"},
-    {"layers": 3},
+    {"layers": 3, "codec": "fixed"},
     {"task": "links", "split": "auto"},
     {"missing_peers": "drop"},
-    {"links": "4g", "partitioner": "louvain"},
 )
 #: What a kind of graph does not go with, by a word of the way; in the line that says so.
 REFUSED: dict[tuple[str, str], str] = {

@@ -33,14 +33,14 @@ AWAY: Final = 3.0
 #: So many standard deviations from the plan: one of 16,000 sequences is further.
 _MOST_DEVIATIONS: Final = 4.0
 #: Of machines alone, without a training.
-_MANY_ROUNDS: Final = 20_000
+_MANY_ROUNDS: Final = 8_000
 CASES: Final = [
     (3, 3, 0.95, 20),
     (12, 3, 0.8, 20),
     (40, 5, 0.9, 8),
     (100, 5, 0.95, 3),
     (200, 5, 0.99, 2),
-    (200, 3, 0.8, 2),
+    (90, 3, 0.8, 2),
 ]
 
 

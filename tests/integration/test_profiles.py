@@ -107,7 +107,8 @@ def test_lean_is_the_default_where_all_keys_go_with_it(
     retexo: CommandLine, more: tuple[str, ...], profile: str
 ) -> None:
     Path("keys.toml").write_text("dropout = 0.1\n")
-    tiny = ("run", "--rounds", "1", "--hidden", "8", "--quiet", *more)
+    graph = "synthetic:nodes=150,edges=600,classes=3,features=24,words=8,signal=0.5"
+    tiny = ("run", "--rounds", "1", "--hidden", "8", "--quiet", "--dataset", graph, *more)
     retexo.done(*tiny, "--out", "one")
     retexo.done(*tiny, "--out", "other", "--profile", profile)
     one, other = written("one"), written("other")

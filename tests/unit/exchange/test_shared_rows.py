@@ -85,7 +85,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Vectors], list[dict[int, np.ndarray]], 
 
 
 @given(case=cases())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_what_is_shared_is_what_blocks_bring(
     case: tuple[list[Vectors], list[dict[int, np.ndarray]], str],
 ) -> None:

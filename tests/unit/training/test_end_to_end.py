@@ -168,7 +168,8 @@ def test_sampled_aggregates_are_unbiased(
             [operators[c] @ np.concatenate([rows[c], blocks[c]]) for c in range(CLIENTS)]
         )
 
-    rounds = 300
+    # A scale that is off by a twentieth shows where errors are small; of few rows, in none of both.
+    rounds = 300 if rate > 0.1 else 100
     sampling = BoundarySampling(rate=rate, scaled=True, seed=3)
     drawn = np.stack([aggregates(sampling, number) for number in range(1, rounds + 1)])
     whole = aggregates(None, 0)
