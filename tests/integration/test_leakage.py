@@ -278,8 +278,9 @@ def test_of_masked_sums_an_audit_plays_what_the_server_opens(
 
     monkeypatch.setattr(MaskedSums, "summed", noted)
     monkeypatch.setattr("retexo_fl.leakage.audit.play_on_server", watched)
-    graph = planted(clients=6, each=20, features=8, across=False)
-    keys = {"clients": 6, "cohort_size": 3, "model": "sage", "layers": 1, "hidden": 8}
+    # Who has train nodes, and who has others, decides of cohorts, too.
+    graph = planted(clients=9, each=6, features=8, across=False)
+    keys = {"clients": 9, "cohort_size": 3, "model": "sage", "layers": 1, "hidden": 8}
     options = {key.replace("-", "_"): value for key, value in KEYS.items()}
     masked = {**options, **keys, "secure_aggregation": "masked", "profile": "retexo"}
     retexo_fl.run(graph=graph, out=tmp_path / "run", quiet=True, **masked)
@@ -289,13 +290,13 @@ def test_of_masked_sums_an_audit_plays_what_the_server_opens(
     audited(graph, **keys, update_dp=4.0, update_dp_clip=CLIP)
     clear, noised, without_noise = watches
     for watch, sums, near in ((clear, opened["masked"], 1e-5), (noised, opened["noised"], 1e-9)):
-        assert sorted(sums) == list(range(6))
+        assert sorted(sums) == list(range(9))
         assert len({total.tobytes() for total in sums.values()}) == 2
         first = watch.rounds[0][0]
         for client, total in sums.items():
             assert first.total_of(watch.together(client)) == pytest.approx(total, abs=near)
-    assert without_noise.rounds[0][0].total_of(range(6)) != pytest.approx(
-        noised.rounds[0][0].total_of(range(6)), abs=1e-3
+    assert without_noise.rounds[0][0].total_of(range(9)) != pytest.approx(
+        noised.rounds[0][0].total_of(range(9)), abs=1e-3
     )
 
 
