@@ -139,13 +139,18 @@ def _lines(figures: Figures, place: str) -> list[Check]:
     def served(name: str, how: str) -> float:
         return figures[f"{name}, {how}, {place}"].ours
 
-    once, none = found("rows once"), found("no rows")
+    none = found("no rows")
     clear, masked = served("labels right", "in the clear"), served("labels right", "masked")
+    narrower = {"rows once": "with rows that cross once", "classes": "with classes"}
     return [
-        Check(
-            line=f"{place}: with rows that cross once peers find at most {ALLOWED:g} more links "
-            f"than with none ({once:.3f}, {none:.3f})",
-            holds=once - none <= ALLOWED,
+        *(
+            Check(
+                line=f"{place}: {how} peers find at most {ALLOWED:g} more links than with none "
+                f"({found(rows):.3f}, {none:.3f})",
+                holds=found(rows) - none <= ALLOWED,
+            )
+            for rows, how in narrower.items()
+            if f"links found, {rows}, {place}" in figures
         ),
         Check(
             line=f"{place}: masks leave of labels less than an update tells "

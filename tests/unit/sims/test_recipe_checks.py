@@ -44,6 +44,7 @@ WRONG = [
     ("lean", {"moved, cora, gcn, lean": 20.0}, "cora, gcn, lean: at most 2.5 MB"),
     ("lean", {"time in one process, pubmed, sage, lean": 99.0}, "takes no longer"),
     ("leakage", {"links found, rows once, cora, louvain": 0.3}, "louvain: with rows that cross"),
+    ("leakage", {"links found, classes, cora, louvain": 0.3}, "louvain: with classes peers find"),
     ("leakage", {"labels right, masked, facebook, random": 1.0}, "masks leave of labels less"),
     ("local_steps", {"test accuracy, metis, 50 rounds, 1 local steps": 0.80}, "trains the same"),
     ("local_steps", {"moved, random, 5 rounds, 10 local steps": 60.0}, "bytes of a round"),
