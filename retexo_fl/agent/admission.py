@@ -47,7 +47,7 @@ def admit(
         part: The client's.
         limits: What its owner allows.
         predicts: The run predicts: keys that only a training reads may contradict each other. What
-            is allowed stays the same, since nothing else keeps the server from training.
+            is allowed stays the same; :func:`question_limits` keeps the server from training.
 
     Raises:
         ConfigurationError: It is none, or asks more than is allowed; the message names the client,
@@ -239,7 +239,7 @@ def _fewest_summed(config: RunConfig, train: int) -> int:
 
 
 def question_limits(
-    config: RunConfig, shape: ModelShape, *, stages: int, most_rounds: int
+    config: RunConfig, shape: ModelShape, *, stages: int, most_rounds: int, predicts: bool = False
 ) -> Mapping[str, Limit]:
     """Return how often a job may ask about a client's nodes, by names of questions.
 
@@ -248,6 +248,8 @@ def question_limits(
         shape: Of its model.
         stages: How many it has.
         most_rounds: Of each.
+        predicts: It predicts with a trained model, and trains nothing: what keys of a training
+            demand of each other was not checked.
     """
     no_more = f"expected no more (most-rounds = {most_rounds} in its agent.toml)"
     # Sums along directions of the server's choice: with enough of them it knows the rows.
@@ -256,7 +258,7 @@ def question_limits(
     products = int(shape.passes_sums or shape.has_floor)
     comparisons = int(shape.chooses_basis or shape.tells_classes)
     made = int(shape.made_columns > 0)
-    return {
+    limits = {
         TRAIN.message_type: Limit(
             most=most_rounds,
             stages=stages,
@@ -294,3 +296,9 @@ def question_limits(
             "expected once with solver ridge or a floor",
         ),
     }
+    if predicts:
+        refusal = "asked to train in a job that predicts; expected predictions alone"
+        none = Limit(most=0, refusal=refusal)
+        trains = (TRAIN, EVALUATE, BASIS, CHOICE, GRAM)
+        limits |= {question.message_type: none for question in trains}
+    return limits

@@ -160,6 +160,7 @@ class AgentJob:
                 self.client.shape,
                 stages=self.client.stages,
                 most_rounds=limits.most_rounds,
+                predicts=predicts,
             )
         )
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}

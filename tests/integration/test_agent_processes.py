@@ -96,7 +96,8 @@ def test_memory_is_given_to_what_is_answered_alone(
         assert ["stage 9: expected 0 to" in refusal(known, 64) for _ in range(3)] == [True] * 3
         memory = agent.status()["memory"]
         assert memory["rss_bytes"] < start + 2**24
-        assert memory["peak_rss_bytes"] < start + 64_000_000 + 2**24
+        # The thread that computed may still let one go while the next is read.
+        assert memory["peak_rss_bytes"] < start + 2 * 64_000_000 + 2**24
 
 
 def test_two_agents_never_share_a_state_folder(pair: list[AgentProcess]) -> None:

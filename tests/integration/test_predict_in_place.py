@@ -15,7 +15,17 @@ import pytest
 
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.remote import RemoteClient
-from retexo_fl.client.api import PredictedRequest, PredictRequest, Ticket
+from retexo_fl.client.api import (
+    BasisRequest,
+    ChoiceRequest,
+    EvaluateRequest,
+    GramRequest,
+    HelloRequest,
+    PredictedRequest,
+    PredictRequest,
+    Ticket,
+    TrainRequest,
+)
 from retexo_fl.client.preparation import open_parts
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import (
@@ -334,6 +344,26 @@ def test_nothing_that_a_server_names_becomes_a_path(
     request = PredictedRequest(ticket=Ticket(job="predict-000000000000", attempt=1), **fields)
     with pytest.raises(LocalProtocolError, match="expected"):
         client.ask(request)
+
+
+def test_a_job_that_predicts_trains_nothing_whatever_its_configuration_says(
+    run: Path, made: list[AgentProcess]
+) -> None:
+    """Which keys go together is not looked at there: noise without masks would add nothing."""
+    contradicting = {"update-dp": 2.0, "solver": "ridge", "basis": "supervised"}
+    values = config_values(config_of(run)) | contradicting
+    client = RemoteClient(made[0].socket, values)
+    ticket, weights = Ticket(job="predict-00000000000a", attempt=1), np.zeros(1, np.float32)
+    client.ask(HelloRequest(ticket=ticket))
+    for request in (
+        TrainRequest(ticket=replace(ticket, round=1), weights=weights),
+        EvaluateRequest(ticket=ticket, weights=weights, nodes="test"),
+        BasisRequest(ticket=ticket),
+        ChoiceRequest(ticket=ticket, weights=weights),
+        GramRequest(ticket=replace(ticket, stage=1)),
+    ):
+        with pytest.raises(LocalProtocolError, match="^client 0: asked to train in a job that pre"):
+            client.ask(request)
 
 
 def test_a_run_is_no_folder_for_the_server(run: Path, made: list[AgentProcess]) -> None:
