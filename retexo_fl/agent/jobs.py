@@ -352,9 +352,7 @@ class AgentJobs:
         )
         job.client.masks.sign_by(self._signer, least_clients=self._limits.least_clients)
         secret = partial(secret_in, self._state / KEY_FILE)
-        add_noise(job.client, admitted, secret, self._releases)
-        if (row_noise := job.client.crossing.row_noise) is not None:
-            row_noise.follow_from(secret, self._row_releases)
+        add_noise(job.client, admitted, secret, log=self._releases, row_log=self._row_releases)
         job.client.least_validation = self._limits.least_train_nodes
         self.had_masked |= job.client.tells_sums_alone
         return job

@@ -438,10 +438,12 @@ class Crossing:
         assert isinstance(rows, np.ndarray)
         classes = RowClasses.of_told(np.frombuffer(told, "<f8"), self._shape)
         nodes = [peer.send.rows for peer in self.plan.peers]
+        if not nodes:
+            return np.zeros_like(rows)
         return noise.rows(
             classes,
             rows,
-            sent=np.unique(np.concatenate([np.zeros(0, np.int64), *nodes])),
+            sent=np.unique(np.concatenate(nodes)),
             hashes=np.asarray(self.part.node_hashes),
         )
 
@@ -559,7 +561,7 @@ class Crossing:
         """Return the (B,) classes that owners say of boundary nodes before a stage.
 
         Raises:
-            RemoteProtocolError: One says a class that there is not.
+            RemoteProtocolError: One says what is no bit, or a class that there is not.
             ExchangeIncomplete: As :meth:`.Mailbox.vectors`.
         """
         ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
@@ -567,6 +569,13 @@ class Crossing:
         mailbox.receive(ticket, width, dtype)
         missing = self._store.missing_peers(stage, digest) or ()
         bits = to_dense(mailbox.vectors(width, dtype, closed_without=missing))
+        # Codecs carry any number, and a peer may send any.
+        if (wrong := np.argwhere((bits != 0) & (bits != 1))).size:
+            node, place = wrong[0]
+            raise RemoteProtocolError(
+                f"stage {stage}: client {self.part.boundary_owners[node]} says "
+                f"{bits[node, place]:g} for a bit of a node's class; expected 0 or 1"
+            )
         classes = classes_of_bits(bits)
         if (unknown := np.flatnonzero(classes >= self._shape.classes)).size:
             raise RemoteProtocolError(

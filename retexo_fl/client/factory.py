@@ -214,8 +214,6 @@ def _add_noise(made: GraphClient, config: RunConfig, client: int) -> None:
         return client_secret(secret_in(Path(run) / KEY_FILE) if run else drawn, client)
 
     add_noise(made, config, secret)
-    if (noise := made.crossing.row_noise) is not None:
-        noise.follow_from(secret)
 
 
 def _device_log(config: RunConfig) -> DeviceLog | None:

@@ -18,6 +18,7 @@ import numpy as np
 from retexo_fl.client.answers import SumFacts
 from retexo_fl.client.api import (
     BasisRequest,
+    ChoiceRequest,
     CountsAnswer,
     GramRequest,
     KeysAnswer,
@@ -45,7 +46,8 @@ from retexo_fl.units import clients_named, counted
 _NOTE: Final = "masking"
 _USES_NOTE: Final = "uses"
 #: Questions about what train nodes add: where noise is wanted, sums without it are no answer.
-NOISED: Final = frozenset({TrainRequest, BasisRequest, GramRequest})
+#: Noise is for some of them alone (:mod:`.noise`), and the others have none.
+NOISED: Final = frozenset({TrainRequest, BasisRequest, ChoiceRequest, GramRequest})
 
 
 class KeySigner(Protocol):

@@ -26,6 +26,7 @@ import numpy as np
 
 from retexo_fl.client.api import BasisRequest, GramRequest, Request, TrainRequest
 from retexo_fl.client.masks import NOISED, ClientMasks
+from retexo_fl.client.row_noise import RowReleaseLog
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import CheckpointError, LocalProtocolError
 from retexo_fl.files import write_whole
@@ -57,7 +58,7 @@ _HIDDEN: Final[Mapping[type[Request[Any]], tuple[bytes, int]]] = MappingProxyTyp
         GramRequest: (b"retexo noised products 1", 2),
     }
 )
-assert _HIDDEN.keys() == NOISED
+assert _HIDDEN.keys() <= NOISED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +157,15 @@ class UpdateNoise:
             honest: Members of the cohort that do not work with the server, at least.
 
         Raises:
-            LocalProtocolError: Steps are not of noised sums; or as :meth:`ReleaseLog.enter`.
+            LocalProtocolError: There is no noise for what was asked, steps are not of noised
+                sums; or as :meth:`ReleaseLog.enter`.
             CheckpointError: As :meth:`ReleaseLog.enter`.
         """
         ring, ticket = numbers.form.ring, request.ticket
+        if type(request) not in _HIDDEN:
+            raise LocalProtocolError(
+                "asked for sums of train nodes that have no noise; expected none under update-dp"
+            )
         label, parts = _HIDDEN[type(request)]
         size = len(numbers.narrow) // parts
         _check_steps(request, size, self._noise)
@@ -217,16 +223,24 @@ def _releases(config: RunConfig) -> int:
 
 
 def add_noise(
-    made: GraphClient, config: RunConfig, secret: Callable[[], bytes], log: ReleaseLog | None = None
+    made: GraphClient,
+    config: RunConfig,
+    secret: Callable[[], bytes],
+    *,
+    log: ReleaseLog | None = None,
+    row_log: RowReleaseLog | None = None,
 ) -> None:
-    """Have a client add noise to its updates, where its run wants that.
+    """Have a client add noise to its updates, and to its first rows, where its run wants that.
 
     Args:
         made: The client.
         config: Of its run.
         secret: As for :meth:`UpdateNoise.follow_from`; likewise ``log``.
-        log: Of releases.
+        log: Of releases of noised sums.
+        row_log: Of noised rows; None to keep them in memory.
     """
+    if (row_noise := made.crossing.row_noise) is not None:
+        row_noise.follow_from(secret, row_log)
     noise, masks = releases_of(config), made.masks
     if noise is None or not isinstance(masks, ClientMasks):
         return

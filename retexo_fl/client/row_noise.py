@@ -110,8 +110,8 @@ class RowNoise:
 
         Args:
             classes: What the server made.
-            coordinates: (n, d) of all inner nodes.
-            sent: (s,) nodes that any peer is sent, ascending.
+            coordinates: (n, d) of all inner nodes; rows are of their dtype.
+            sent: (s,) nodes that any peer is sent, ascending; one or more.
             hashes: (n,) uint64 of their names.
 
         Raises:

@@ -372,7 +372,7 @@ def bits_of_classes(classes: np.ndarray, shape: ModelShape) -> np.ndarray:
 
 
 def classes_of_bits(bits: np.ndarray) -> np.ndarray:
-    """Return the (n,) int64 numbers that bits say; what a peer says may be no class."""
+    """Return the (n,) int64 numbers that (n, b) bits say; what a peer says may be no class."""
     found: np.ndarray = bits.astype(np.int64) @ (1 << np.arange(bits.shape[1])[::-1])
     return found
 
@@ -439,7 +439,7 @@ def fitted_reading(
         classes: (N,) of inner nodes.
 
     Raises:
-        TrainingDiverged: Rows are so large that nothing can be solved for.
+        TrainingDiverged: Rows are so large, or none, that nothing can be solved for.
     """
     width = shape.row_width + 1 + shape.classes
     products = _PENALTY * np.eye(width)
@@ -453,10 +453,12 @@ def fitted_reading(
         wanted += read.T @ missed
     try:
         found: np.ndarray = np.linalg.solve(products, wanted)
-    except np.linalg.LinAlgError as error:
+    except np.linalg.LinAlgError:
+        found = np.full_like(wanted, np.nan)
+    if not np.isfinite(found).all():
         raise TrainingDiverged(
             "rows that a layer makes are too large to learn from; lower learning-rate"
-        ) from error
+        )
     return found
 
 
@@ -467,9 +469,9 @@ def as_corrected(
 
     Args:
         shape: Of the model.
-        inputs: Its received rows are made here, as they are.
-        reading: M.
-        classes: (B,) of received nodes.
+        inputs: Its (B, H) received rows are made here, as they are.
+        reading: (H + 1 + C, H) float64 M, as :func:`fitted_reading` returns it.
+        classes: (B,) integers of received nodes, from 0.
     """
     _, values, indptr = edges_across(inputs)
     factors = _factors(shape.model, weighted_degrees(indptr, values))

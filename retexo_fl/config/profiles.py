@@ -99,12 +99,14 @@ class _Kind:
         key: That tells them from others.
         is_of: Whether a value of it does.
         values: What they have instead.
+        unless: Not where a key is chosen that begins so, which would then say nothing.
     """
 
     profile: str = DEFAULT_PROFILE
     key: str
     is_of: Callable[[object], bool]
     values: Mapping[str, Scalar]
+    unless: str = ""
 
 
 #: Those of the default profile were found on validation nodes, as all of it
@@ -127,7 +129,14 @@ _KINDS: Final = (
         profile="one-shot",
         key="update-dp",
         is_of=lambda epsilon: epsilon != 0,
-        values={"basis": "none", "secure-aggregation": "masked"},
+        values={"basis": "none"},
+        unless="basis-",
+    ),
+    _Kind(
+        profile="one-shot",
+        key="update-dp",
+        is_of=lambda epsilon: epsilon != 0,
+        values={"secure-aggregation": "masked"},
     ),
 )
 #: Values that go with the default profile beside each other, and not alone.
@@ -269,11 +278,12 @@ def kind_values(name: str, chosen: Mapping[str, object]) -> Mapping[str, Mapping
     Returns:
         By the chosen key that tells the kind.
     """
-    return {
-        kind.key: kind.values
-        for kind in _KINDS
-        if kind.profile == name and kind.key in chosen and kind.is_of(chosen[kind.key])
-    }
+    found: dict[str, Mapping[str, Scalar]] = {}
+    for kind in _KINDS:
+        is_of = kind.profile == name and kind.key in chosen and kind.is_of(chosen[kind.key])
+        if is_of and not (kind.unless and any(key.startswith(kind.unless) for key in chosen)):
+            found[kind.key] = {**found.get(kind.key, {}), **kind.values}
+    return found
 
 
 def settled_keys(before: Mapping[str, Scalar], after: Mapping[str, Scalar]) -> Mapping[str, Scalar]:

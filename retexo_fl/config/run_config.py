@@ -611,8 +611,8 @@ class RunConfig:
         0.0,
         "Experimental: epsilon of differential privacy for each node's features, of which peers "
         "get a noised class in place of its first row; 0 sends rows.",
-        "from 0 to 100",
-        lambda v: 0 <= v <= 100,
+        "0, or from 0.01 to 100",
+        lambda v: v == 0 or 0.01 <= v <= 100,
         lean=ANY,
     )
     row_bits: int = choice(

@@ -15,6 +15,9 @@ privacy of all features of a node, against all peers together, since all get the
 nothing else of a node crosses. The row is what is expected of a node of which c was told: the mean
 of class means, each with its share among train nodes times P(c | k).
 
+Of **train nodes** that is not all: W, b, these means and the basis are made of their features and
+told to all clients without noise (``update-dp`` goes with no basis).
+
 Symbols: d coordinates, C classes, n nodes.
 
 Sources: Warner, JASA 60 (1965); Kairouz, Bonawitz and Ramage, ICML 2016, section 3.1.
@@ -53,7 +56,11 @@ class RowClasses:
 
     @classmethod
     def of_sums(cls, sums: np.ndarray, shape: ModelShape, epsilon: float) -> Self:
-        """Make them of (:func:`.gram_values`,) :func:`.gram_sums` of all clients' train nodes."""
+        """Make them of (:func:`.gram_values`,) :func:`.gram_sums` of all clients' train nodes.
+
+        Raises:
+            TrainingDiverged: As :func:`.ridge.fit`.
+        """
         width, classes = shape.inputs, shape.classes
         found = fit(sums, width=width, classes=classes)
         shares, means = class_means(sums, width=width, classes=classes)
@@ -76,10 +83,12 @@ class RowClasses:
             RemoteProtocolError: There are not so many finite values.
         """
         width, classes = shape.inputs, shape.classes
-        if len(told) != told_values(shape) or not np.isfinite(told).all():
+        if len(told) != told_values(shape):
             raise RemoteProtocolError(
-                f"classes of rows have {len(told)} values; expected {told_values(shape)}, finite"
+                f"classes of rows have {len(told)} values; expected {told_values(shape)}"
             )
+        if not np.isfinite(told).all():
+            raise RemoteProtocolError("classes of rows hold values that are not finite")
         cut = width * classes
         weight, bias, rows = np.split(told, [cut, cut + classes])
         return cls(
@@ -119,9 +128,10 @@ def chance_of_own(epsilon: float, count: int) -> float:
 def promise(epsilon: float, count: int) -> str:
     """Return what is promised, of whom, in words."""
     return (
-        f"each node's features have an epsilon of {epsilon:g} against peers, who are told one of "
-        f"{count} classes, its own with a chance of {chance_of_own(epsilon, count):.0%}; sums that "
-        "the server gets have none (row-dp, experimental)"
+        f"features of each node but train nodes have an epsilon of {epsilon:g} against peers, who "
+        f"are told one of {count} classes, its own with a chance of "
+        f"{chance_of_own(epsilon, count):.0%}; sums over train nodes have none, nor has what the "
+        "server makes of them and tells (row-dp, experimental)"
     )
 
 
@@ -139,7 +149,12 @@ def told_values(shape: ModelShape) -> int:
 
 
 def told_with_basis(told: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Return a basis as it travels (:class:`.BasisForm`), behind classes of rows."""
+    """Return a basis as it travels (:class:`.BasisForm`), behind classes of rows.
+
+    Args:
+        told: (:func:`told_values`,) as :meth:`RowClasses.told` returns them.
+        basis: (b,) bytes (uint8), or values of a float dtype, which ``told`` is given, too.
+    """
     if basis.dtype == np.uint8:
         told = told.astype("<f4").view(np.uint8)
     return np.concatenate([told.astype(basis.dtype), basis])

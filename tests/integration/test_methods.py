@@ -42,7 +42,7 @@ class TestClassRows(MethodContract):
 class TestLeanSecondRows(MethodContract):
     keys: ClassVar = {**LEAN, "second_rows": "none"}
     cut_matters = TestSecondRows.cut_matters
-    most_by_masks = 0.1
+    most_by_masks = 0.05
     bytes_are_planned = False
 
 
@@ -53,13 +53,13 @@ class TestRowNoise(MethodContract):
     }
     cut_matters = "rows of peers' nodes are those of their classes"
     # What is rounded in sums may turn the class of a node between two.
-    most_by_masks = 0.1
+    most_by_masks = 0.02
 
 
 class TestLeanClassRows(MethodContract):
     keys: ClassVar = {**LEAN, "second_rows": "class"}
     cut_matters = TestSecondRows.cut_matters
-    most_by_masks = 0.1
+    most_by_masks = 0.05
     bytes_are_planned = False
 
 

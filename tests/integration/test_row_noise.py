@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import retexo_fl
+from retexo_fl.client.part import without_peers
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.row_noise import RowNoise
+from retexo_fl.client.row_noise import MemoryRowReleases, RowNoise
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.training.row_classes import RowClasses
 from tests.integration.test_second_rows import KEYS, NODES, Recorder, drawn_edges, written
@@ -114,5 +115,18 @@ def test_a_plan_says_what_is_promised_and_where_it_does_not_pay(tmp_path: Path, 
     facts = retexo_fl.plan(**keys)["row_noise"]
     assert facts["cut_edges"] == pytest.approx((edges.sum(axis=0) % 2).mean())
     assert facts["chance_of_own"] == pytest.approx(np.exp(2) / (np.exp(2) + 2))
-    assert facts["text"].startswith("Each node's features have an epsilon of 2 against peers")
+    assert facts["text"].startswith("Features of each node but train nodes have an epsilon of 2")
     assert ("Warning" in facts["text"]) == (cut < 0.5)
+
+
+def test_a_part_without_peers_tells_nothing_and_spends_nothing(tmp_path: Path) -> None:
+    noted: list[Any] = []
+    path = written(tmp_path, "graph", drawn_edges())
+    config = configured(tmp_path / "run", **{**NOISED, "dataset": path, "rounds": 1})
+    parts = [without_peers(part) for part in make_parts(config)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryRowReleases, "enter", lambda self, release: noted.append(release))
+        train_over(config, Recorder(), parts)
+        assert not noted
+        train_over(replace(config, out=str(tmp_path / "other")), Recorder(), make_parts(config))
+    assert len(noted) == config.clients

@@ -17,6 +17,7 @@ import torch
 
 import retexo_fl
 from retexo_fl.channels import BlockKey, MemoryChannel
+from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.stage_rows import (
     as_corrected,
@@ -264,21 +265,33 @@ def test_of_equal_scores_the_lowest_class_is_told(tmp_path: Path) -> None:
     assert classes_of_bits(bits_of_classes(numbers, shape)).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("bits", "says"),
+    [
+        ((1, 1), "class 3 of a node; expected 0 to 2"),
+        ((0, -1), "-1 for a bit of a node's class; expected 0 or 1"),
+        ((0.5, 0), "0.5 for a bit of a node's class; expected 0 or 1"),
+        ((1e30, 0), r"1e\+30 for a bit of a node's class; expected 0 or 1"),
+    ],
+)
 def test_a_class_that_there_is_not_is_refused_by_its_senders_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: tuple[float, float], says: str
 ) -> None:
     path = written(tmp_path, "graph", drawn_edges())
     monkeypatch.setattr(
-        "retexo_fl.client.crossing.predicted_classes",
-        lambda shape, stage, weights, rows: np.full(len(rows), 3),
+        "retexo_fl.client.crossing.bits_of_classes",
+        lambda classes, shape: np.tile(np.array(bits, shape.dtype), (len(classes), 1)),
+    )
+    # A reader takes blocks of any codec.
+    monkeypatch.setattr(
+        "retexo_fl.client.crossing.Mailbox",
+        lambda *args, **keys: Mailbox(*args, **{**keys, "codec": "dense"}),
     )
     monkeypatch.setattr(
         "retexo_fl.client.crossing.fitted_reading",
         lambda shape, **of: np.zeros((shape.row_width + 1 + shape.classes, shape.row_width)),
     )
-    with pytest.raises(
-        RemoteProtocolError, match="client 1 says class 3 of a node; expected 0 to 2"
-    ):
+    with pytest.raises(RemoteProtocolError, match=f"stage 1: client 1 says {says}"):
         train(tmp_path / "run", dataset=path, second_rows="class", model="sage", **KEYS)
 
 

@@ -302,6 +302,11 @@ def test_noise_leaves_one_shot_without_a_basis() -> None:
     assert (values["secure-aggregation"], values["basis"]) == ("masked", "none")
     check_algorithm(values)
     assert profile_values("one-shot", {"update-dp": 0.0}) == profile_values("one-shot")
+    # What is said of a basis is not dropped.
+    kept = {**chosen, "basis-blocks": 2}
+    values = {**default_values(), **profile_values("one-shot", kept), **kept}
+    assert (values["secure-aggregation"], values["basis"]) == ("masked", "supervised")
+    check_algorithm(values)
 
 
 @pytest.mark.parametrize(
