@@ -45,8 +45,7 @@ from retexo_fl.units import clients_named, counted
 #: Names in the store: what no disk of a client that signs has, and what all may know.
 _NOTE: Final = "masking"
 _USES_NOTE: Final = "uses"
-#: Questions about what train nodes add: where noise is wanted, sums without it are no answer.
-#: Noise is for some of them alone (:mod:`.noise`), and the others have none.
+#: What train nodes add is asked for: without noise no answer, where noise is wanted.
 NOISED: Final = frozenset({TrainRequest, BasisRequest, ChoiceRequest, GramRequest})
 
 

@@ -26,7 +26,6 @@ import numpy as np
 
 from retexo_fl.client.api import BasisRequest, GramRequest, Request, TrainRequest
 from retexo_fl.client.masks import NOISED, ClientMasks
-from retexo_fl.client.row_noise import RowReleaseLog
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import CheckpointError, LocalProtocolError
 from retexo_fl.files import write_whole
@@ -40,6 +39,7 @@ from retexo_fl.updates.masked import is_noised, steps_changed
 
 if TYPE_CHECKING:
     from retexo_fl.client.client import GraphClient
+    from retexo_fl.client.row_noise import RowReleaseLog
 
 SECRET_BYTES: Final = 32
 #: Of an agent in its state folder, of a simulation in the run's directory: no other file has it.
