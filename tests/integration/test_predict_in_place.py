@@ -27,7 +27,7 @@ from retexo_fl.client.api import (
     TrainRequest,
 )
 from retexo_fl.client.preparation import open_parts
-from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config import RunConfig, Scalar, config_values, make_config
 from retexo_fl.errors import (
     CheckpointError,
     ConfigurationError,
@@ -350,7 +350,7 @@ def test_a_job_that_predicts_trains_nothing_whatever_its_configuration_says(
     run: Path, made: list[AgentProcess]
 ) -> None:
     """Which keys go together is not looked at there: noise without masks would add nothing."""
-    contradicting = {"update-dp": 2.0, "solver": "ridge", "basis": "supervised"}
+    contradicting: dict[str, Scalar] = {"update-dp": 2.0, "solver": "ridge", "basis": "supervised"}
     values = config_values(config_of(run)) | contradicting
     client = RemoteClient(made[0].socket, values)
     ticket, weights = Ticket(job="predict-00000000000a", attempt=1), np.zeros(1, np.float32)

@@ -107,6 +107,7 @@ def test_rows_that_do_not_fit_go_to_disk_if_there_is_room(
     size = GraphSize.foreseen(config)
     assert size is not None
     assert rows_are_on_disk(config, size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**11))
     check_memory(config, size, tmp_path / "not" / "there")
     assert not rows_are_on_disk(configured(**{**PRODUCTS, "hidden": 16}), size)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
