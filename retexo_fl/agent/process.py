@@ -7,11 +7,13 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
@@ -53,7 +55,23 @@ _STOP_S: Final = 3.0
 _STATUS_EVERY_S: Final = 10.0
 
 
-def run_agent(settings: AgentSettings) -> None:
+class ServerLink(Protocol):
+    """What asks the server for messages, where no SuperNode does, and the socket for answers."""
+
+    def run(self, stopping: threading.Event, most_bytes: int) -> None:
+        """Answer messages of so many bytes at most, until ``stopping``, in a thread of its own.
+
+        Raises:
+            RetexoError: It cannot, or cannot any more.
+        """
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return ``address``, ``state``, ``since`` when, ``reason``, and how many ``answered``."""
+        ...
+
+
+def run_agent(settings: AgentSettings, link: ServerLink | None = None) -> None:
     """Serve one client's part until SIGTERM, SIGINT or ``retexo agent stop``.
 
     Whoever calls this owns the state folder (:func:`~retexo_fl.agent.state_folder.owned_state`).
@@ -63,16 +81,20 @@ def run_agent(settings: AgentSettings) -> None:
 
     Args:
         settings: Of ``agent.toml``.
+        link: Asks the server for messages; None where a SuperNode does.
 
     Raises:
-        RetexoError: The agent could not start, or its network failed.
+        RetexoError: The agent could not start, or its network or its link failed.
     """
     with logged_to_stderr():
         part = open_partition(Path(settings.partition))
         compute = ComputeThread()
-        asyncio.run(_Agent.of(settings, part, compute).run())
-    if compute.busy:
-        # A thread that computes in native code cannot be ended, and Python would wait for it.
+        agent = _Agent.of(settings, part, compute)
+        agent.link = link
+        asyncio.run(agent.run())
+    if compute.busy or agent.is_linked:
+        # A thread that computes in native code, or waits for a network, cannot be ended, and Python
+        # would wait for it.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
@@ -94,6 +116,9 @@ class _Agent:
     meter: Meter | None
     notifier: Notifier
     watching: Watching | None = None
+    link: ServerLink | None = None
+    #: The thread of ``link`` runs.
+    is_linked: bool = False
     #: The network and the agent's own socket are served.
     is_serving: bool = False
     started_at: float = field(default_factory=time.time)
@@ -185,6 +210,8 @@ class _Agent:
             await server.start()
             self.is_serving = True
             tasks.add(asyncio.create_task(self._tell_manager()))
+            if self.link is not None:
+                tasks.add(asyncio.create_task(self._keep_link(self.link)))
             tasks.add(asyncio.create_task(self._until_stopped()))
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -239,6 +266,8 @@ class _Agent:
         unknown = [peer for peer in self.partition.peers if peer not in known]
         if unknown and not self.settings.introductions:
             return f"{len(unknown)} of {len(self.partition.peers)} peers are not in the roster"
+        if self.link is not None and (state := self.link.facts()["state"]) != "connected":
+            return f"the SuperLink: {state}"
         return ""
 
     async def _tell_manager(self) -> None:
@@ -260,6 +289,32 @@ class _Agent:
             await asyncio.sleep(pause_s)
             self.notifier.alive()
             self.notifier.status(self._summary())
+
+    async def _keep_link(self, link: ServerLink) -> None:
+        """Have a thread ask the server until the agent stops; what it fails of, the agent does."""
+        ended: Future[None] = Future()
+        stop = threading.Event()
+        # The server's message and what the socket reads of it are in memory at a time.
+        most_bytes = question_bytes(self.settings) // 2
+
+        def work() -> None:
+            try:
+                link.run(stop, most_bytes)
+            except BaseException as error:
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+
+        self.is_linked = True
+        threading.Thread(target=work, name="superlink", daemon=True).start()
+        waiting = asyncio.wrap_future(ended)
+        try:
+            await asyncio.shield(waiting)
+        finally:
+            stop.set()
+            # Until it has told the server that it goes.
+            await asyncio.wait({waiting}, timeout=_STOP_S)
+            self.is_linked = not ended.done()
 
     async def _until_stopped(self) -> None:
         await self.stopping.wait()
@@ -291,6 +346,7 @@ class _Agent:
             "strangers": strangers(report),
             "datagrams": None if self.carrier is None else self.carrier.facts(),
             "flower": flower,
+            "superlink": None if self.link is None else self.link.facts(),
         }
         return without_bytes(facts) if self.jobs.had_masked else facts
 

@@ -34,6 +34,10 @@ _EXPECTED: Final = {
     "tuple[str, ...]": "a list of strings",
 }
 _FILES: Final = ("partition", "state", "socket", "key", "certificate")
+#: Files that may be absent; empty then.
+_OTHER_FILES: Final = ("roster", "predictions", "root_certificates", "supernode_key")
+#: Of an agent that asks the SuperLink itself.
+_OF_OWN_NODE: Final = ("root_certificates", "supernode_key", "insecure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +63,14 @@ class AgentSettings(Limits):
         introductions: Learn peers from the server.
         addresses: Where peers reach it, in the server's introductions; ``listen`` if empty.
         predictions: Folder for predictions; empty where this client makes none.
-        superlink: HOST:PORT of the SuperLink, if the agent forwards Flower's connection to count
-            its bytes.
-        meter: HOST:PORT at which the SuperNode then connects to the agent.
+        superlink: HOST:PORT of the SuperLink, if the agent asks it for messages itself, in place of
+            a SuperNode; or, beside ``meter``, forwards a SuperNode's connection to it.
+        root_certificates: The SuperLink's CA, for an agent that asks it itself; empty for those of
+            the operating system.
+        supernode_key: Private key by which the SuperLink then knows it; empty where that knows no
+            keys.
+        insecure: It does so without TLS.
+        meter: HOST:PORT at which a SuperNode connects to the agent, which counts its bytes.
         look_every_s: About how often to retry an absent peer for which blocks wait; 0
             leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
         datagram_memory_mib: For sums of vectors that come as datagrams, open and kept.
@@ -83,6 +92,9 @@ class AgentSettings(Limits):
     addresses: tuple[str, ...] = ()
     predictions: str = ""
     superlink: str = ""
+    root_certificates: str = ""
+    supernode_key: str = ""
+    insecure: bool = False
     meter: str = ""
     metrics: str = ""
     look_every_s: float = 0.0
@@ -101,12 +113,7 @@ class AgentSettings(Limits):
                 "roster: missing; expected a file, or introductions = true to learn peers from "
                 "the server"
             )
-        if bool(self.meter) != bool(self.superlink):
-            absent, there = ("meter", "superlink") if self.superlink else ("superlink", "meter")
-            raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
-        if self.superlink:
-            ServerAddress.parse(self.superlink, "superlink")
-            host_and_port(self.meter, "meter")
+        self._check_superlink()
         if self.look_every_s and not 1.0 <= self.look_every_s < math.inf:
             raise ConfigurationError(
                 f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 for the "
@@ -118,6 +125,16 @@ class AgentSettings(Limits):
         self._check_additions()
 
     @property
+    def is_own_node(self) -> bool:
+        """Whether the agent asks the SuperLink for messages itself."""
+        return bool(self.superlink) and not self.meter
+
+    @property
+    def without_tls(self) -> bool:
+        """Whether it does so without TLS, as ``insecure`` or ``http://`` says."""
+        return self.insecure or ServerAddress.parse(self.superlink, "superlink").tls is False
+
+    @property
     def own_transports(self) -> dict[str, str]:
         """By scheme, the ``module:attribute`` of each transport of the owner's.
 
@@ -127,6 +144,25 @@ class AgentSettings(Limits):
         others = {address.partition(":")[0] for address in self.listen} - named.keys()
         brought = {scheme: joined(TRANSPORTS, scheme) for scheme in filter(is_own_scheme, others)}
         return named | {scheme: it for scheme, it in brought.items() if it is not None}
+
+    def _check_superlink(self) -> None:
+        if self.meter and not self.superlink:
+            raise ConfigurationError("superlink: missing; expected it beside meter, or neither")
+        own = [_key_of(name) for name in _OF_OWN_NODE if getattr(self, name)]
+        if own and not self.is_own_node:
+            with_or_without = "without meter" if self.meter else "beside superlink"
+            raise ConfigurationError(f"{own[0]}: expected only {with_or_without}")
+        if not self.superlink:
+            return
+        server = ServerAddress.parse(self.superlink, "superlink")
+        if self.meter:
+            host_and_port(self.meter, "meter")
+        elif self.without_tls and own != ["insecure"] * self.insecure:
+            raise ConfigurationError(
+                f"{own[0]}: expected none without TLS (insecure, or http:// in superlink)"
+            )
+        if self.insecure and server.tls:
+            raise ConfigurationError(f"insecure: expected none with {self.superlink}")
 
     def _check_transports(self) -> None:
         for text in self.transports:
@@ -206,7 +242,7 @@ def settings_of(values: dict[str, Any], folder: Path) -> AgentSettings:
     """
     _check_keys(values)
     given = {_field_of(key): _checked(key, value) for key, value in values.items()}
-    for name in (*_FILES, "roster", "predictions"):
+    for name in (*_FILES, *_OTHER_FILES):
         if given.get(name):
             given[name] = str(folder / given[name])
     if is_path(given.get("metrics", "")):

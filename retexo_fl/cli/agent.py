@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import tell
+from retexo_fl.cli.superlink import DEPLOYMENT, Insecure, RootCertificates
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.outlet import stdout_is_terminal
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES = examples(
     "retexo agent run --config agent.toml",
+    "retexo agent run --config agent.toml --superlink HOST:8000 --root-certificates ca.crt "
+    "--supernode-key supernode-key",
     "retexo agent status --config agent.toml",
     "retexo agent status --watch --config agent.toml",
     "retexo agent status --questions --config agent.toml",
@@ -44,18 +48,49 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="agent")
 
 
-def _run(config: _Config = _DEFAULT) -> None:
-    """Serve this machine's part until stopped."""
+def _run(
+    config: _Config = _DEFAULT,
+    superlink: Annotated[
+        str,
+        typer.Option(
+            help="Ask this SuperLink for messages, in place of a SuperNode with its ClientApps.",
+            metavar="HOST:PORT",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = "",
+    root_certificates: RootCertificates = None,
+    supernode_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Private key by which the SuperLink knows this node.",
+            metavar="FILE",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = None,
+    insecure: Insecure = False,
+) -> None:
+    """Serve this machine's part until stopped.
+
+    What is given for the deployment goes before the keys of these names in the settings.
+    """
     from retexo_fl.agent.state_folder import owned_state
 
-    settings = _settings(config)
+    given: dict[str, Any] = {"superlink": superlink, "insecure": insecure}
+    files = {"root_certificates": root_certificates, "supernode_key": supernode_key}
+    given |= {name: str(path.absolute()) for name, path in files.items() if path}
+    settings = replace(_settings(config), **{name: value for name, value in given.items() if value})
     # Plug-ins of allow-plugins come from what is installed, not from where this was started.
     sys.path[:] = [place for place in sys.path if Path(place).is_absolute()]
     with owned_state(Path(settings.state)):
         # Imported by the owner of the state only: torch takes seconds and memory.
         from retexo_fl.agent.process import run_agent
 
-        run_agent(settings)
+        if not settings.is_own_node:
+            run_agent(settings)
+            return
+        from retexo_fl.federation.own_node import OwnNode
+
+        run_agent(settings, OwnNode(settings))
 
 
 def _status(

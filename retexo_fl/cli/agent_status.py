@@ -105,7 +105,20 @@ def _agent(facts: Facts) -> str:
         f"(peak {format_bytes(memory['peak_rss_bytes'])})\n"
         f"{_share(questions['answered'], questions['most'])}"
         f"{''.join(_given_away(facts['epsilon']))}"
+        f"{_server_link(facts.get('superlink'))}"
     )
+
+
+def _server_link(link: Facts | None) -> str:
+    """Return a line about an agent's own connection to the SuperLink; empty where it has none."""
+    if not link:
+        return ""
+    said = f"\nSuperLink {printable(link['address'])}: {link['state']}"
+    if link.get("since"):
+        said += f" for {format_duration(time.time() - link['since'])}"
+    if link.get("reason"):
+        said += f" ({printable(link['reason'])})"
+    return f"{said}, {format_counted(link['answered'], 'message')} answered"
 
 
 def _given_away(epsilon: Facts) -> Iterable[str]:

@@ -145,7 +145,14 @@ def ask_status(settings: AgentSettings) -> tuple[Mapping[str, Any] | None, Findi
         return None, doubtful("agent", "not running", advice)
     except RetexoError as error:
         return None, bad("agent", str(error), "restart it: systemctl restart retexo-agent")
-    return status, good("agent", f"runs, version {status['version']}")
+    said, link = f"runs, version {status['version']}", status.get("superlink")
+    if not link:
+        return status, good("agent", said)
+    said += f"; SuperLink {link['address']}: {link['state']}"
+    if link["state"] != "connected":
+        reason = f" ({link['reason']})" if link.get("reason") else ""
+        return status, bad("agent", said + reason, "see the agent's log, lines superlink")
+    return status, good("agent", said)
 
 
 def examine_ports(settings: AgentSettings, *, running: bool) -> Iterator[Finding]:

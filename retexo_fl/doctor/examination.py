@@ -21,6 +21,7 @@ from retexo_fl.doctor.machine import examine_machine
 from retexo_fl.doctor.peers import examine_peers
 from retexo_fl.doctor.superlink import examine_superlink
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.server_address import ServerAddress
 
 
 def examine(
@@ -45,12 +46,22 @@ def examine(
             yield bad("configuration", str(error), "see docs/deployment.md for an agent.toml")
         else:
             yield good("configuration", str(config))
-    named = superlink or (settings.superlink if settings else "")
-    yield from examine_superlink(named, root_certificates)
+    if settings is not None and not superlink:
+        superlink, own_roots = _server_of(settings)
+        root_certificates = root_certificates or own_roots
+    yield from examine_superlink(superlink, root_certificates)
     if settings is None:
         yield from _examine_additions((), ())
     else:
         yield from _examine_client(settings)
+
+
+def _server_of(settings: AgentSettings) -> tuple[str, Path | None]:
+    """Return the SuperLink's address in an agent's settings, empty if none is, and its CA."""
+    if not settings.is_own_node or settings.without_tls:
+        return settings.superlink, None
+    roots = Path(settings.root_certificates) if settings.root_certificates else None
+    return f"https://{ServerAddress.parse(settings.superlink, 'superlink')}", roots
 
 
 def _examine_client(settings: AgentSettings) -> Iterator[Finding]:

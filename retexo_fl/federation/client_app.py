@@ -39,7 +39,7 @@ def make_client_app(predictions: str = "", scratch: str = "", parts: str = "") -
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
         if "agent" in context.node_config:
-            return RemoteClient(agent_socket(context), _keys_of_run(context))
+            return RemoteClient(agent_socket(context), keys_of_run(context))
         # Imported at the first message: torch stays out of the processes that only load the app.
         from retexo_fl.client.factory import WorkerClients
 
@@ -93,9 +93,9 @@ def _run_config(context: Context) -> RunConfig:
     # The agent reads its configuration itself.
     from retexo_fl.config import make_config
 
-    return make_config(_keys_of_run(context))
+    return make_config(keys_of_run(context))
 
 
-def _keys_of_run(context: Context) -> dict[str, Scalar]:
+def keys_of_run(context: Context) -> dict[str, Scalar]:
     """Return Flower's run configuration without the name of a profile, which the server follows."""
     return {key: value for key, value in context.run_config.items() if key != "profile"}

@@ -122,6 +122,14 @@ def read_request(message: Message) -> Request[Any]:
     return request
 
 
+def is_ours(message: Message) -> bool:
+    """Return whether a message is a question of this package, not one of another app's server."""
+    kind = message.metadata.message_type
+    if kind == NUDGE:
+        return True
+    return kind in _QUESTIONS and message.has_content() and _SETTINGS in message.content
+
+
 def settled_keys(message: Message) -> Mapping[str, Scalar]:
     """Return the keys that a message says a run has, other than its run configuration.
 

@@ -32,7 +32,10 @@ _HOLE: Final = re.compile(r"\{([^{}]*)\}")
 #: Keys of ``agent.toml`` that follow from the rest of the file.
 _GIVEN: Final = ("state", "socket", "key", "certificate", "roster", "listen", "partition")
 #: Others that say who the peers are, or lead the SuperNode elsewhere.
-_ELSEWHERE: Final = ("introductions", "addresses", "superlink", "meter")
+_ELSEWHERE: Final = (
+    *("introductions", "addresses", "superlink", "meter"),
+    *("root-certificates", "supernode-key", "insecure"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,13 +61,15 @@ class Deployment(Places):
     def start(self) -> None:
         """Start everything, in the order of docs/deployment.md."""
         self.start_superlink()
+        for client in range(self.clients):
+            self.register(client)
         if self.parts is not None:
             self.make_identities()
             for client in range(self.clients):
                 self.start_agent(client)
-        for client in range(self.clients):
-            self.register(client)
-            self.start_supernode(client)
+        if not self.own_nodes:
+            for client in range(self.clients):
+                self.start_supernode(client)
         self.wait_for_supernodes()
 
     def start_superlink(self) -> None:
@@ -170,7 +172,7 @@ class Deployment(Places):
     def wait_for_supernodes(self, within_s: float = _START_S) -> None:
         """Return when every SuperNode of the federation is known to the SuperLink."""
         for client in range(self.clients):
-            part = self[f"supernode-{client}"]
+            part = self[f"{'agent' if self.own_nodes else 'supernode'}-{client}"]
             wait_until(
                 part.is_online, f"{part.log.stem} is not online", part=part, within_s=within_s
             )

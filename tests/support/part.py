@@ -78,8 +78,9 @@ class Part:
         return self.said()[self._born_at :]
 
     def is_online(self) -> bool:
-        """Say whether a SuperNode has been taken in by the SuperLink since its present start."""
-        return "SuperNode ID: " in self.said_now()
+        """Say whether a node has been taken in by the SuperLink since its present start."""
+        said = self.said_now()
+        return "SuperNode ID: " in said or "superlink connected=" in said
 
 
 def wait_until(

@@ -33,6 +33,7 @@ class Places:
         clients: How many there are.
         agent_settings: Lines of each ``agent.toml`` over those that every client has.
         metered: SuperNodes reach the SuperLink through the meters of their agents.
+        own_nodes: Agents ask the SuperLink themselves; there are no SuperNodes.
     """
 
     hosts: Hosts
@@ -41,6 +42,7 @@ class Places:
     clients: int
     agent_settings: Mapping[str, object] = field(default_factory=dict)
     metered: bool = False
+    own_nodes: bool = False
 
     @property
     def superlink_address(self) -> str:
@@ -92,6 +94,10 @@ class Places:
         if self.metered:
             values["superlink"] = self.superlink_address
             values["meter"] = f"127.0.0.1:{METER_PORT}"
+        if self.own_nodes:
+            values["superlink"] = self.superlink_address
+            values["root-certificates"] = str(self.root_certificates)
+            values["supernode-key"] = str(self.supernode_key(client))
         return values
 
     def run_arguments(self, out: Path, *options: str) -> Command:

@@ -35,6 +35,17 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert (settings.listen, settings.introductions, settings.meter) == ((), False, "")
 
 
+def test_an_agent_asks_a_superlink_itself_where_nothing_is_counted(tmp_path: Path) -> None:
+    own = {"superlink": '"x:1"', "supernode-key": '"key"', "root-certificates": '"ca.crt"'}
+    settings = read_settings(written(tmp_path, **own))
+    assert settings.is_own_node
+    assert settings.supernode_key == str(tmp_path / "key")
+    assert settings.root_certificates == str(tmp_path / "ca.crt")
+    assert read_settings(written(tmp_path, superlink='"http://x:1"')).is_own_node
+    counted = {"superlink": '"x:1"', "meter": '"127.0.0.1:7412"'}
+    assert not read_settings(written(tmp_path, **counted)).is_own_node
+
+
 def test_listen_is_a_list_of_addresses(tmp_path: Path) -> None:
     settings = read_settings(written(tmp_path, listen='["tcp://0.0.0.0:7411"]'))
     assert settings.listen == ("tcp://0.0.0.0:7411",)
@@ -60,7 +71,21 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
         ({"metrics": f'"/{"x" * 107}"'}, "metrics: .* has 108 bytes; expected at most 107"),
         ({"metrics": '"./agent.sock"'}, "metrics: is that of socket; expected another path"),
         ({"meter": '"127.0.0.1:7412"'}, "superlink: missing; expected .*meter"),
-        ({"superlink": '"x:1"'}, "meter: missing; expected .*superlink"),
+        ({"insecure": "true"}, "insecure: expected only beside superlink"),
+        ({"supernode-key": '"key"'}, "supernode-key: expected only beside superlink"),
+        (
+            {"superlink": '"x:1"', "meter": '"127.0.0.1:7412"', "insecure": "true"},
+            "insecure: expected only without meter",
+        ),
+        (
+            {"superlink": '"x:1"', "supernode-key": '"key"', "insecure": "true"},
+            "supernode-key: expected none without TLS",
+        ),
+        (
+            {"superlink": '"http://x:1"', "root-certificates": '"ca.crt"'},
+            "root-certificates: expected none without TLS",
+        ),
+        ({"superlink": '"https://x:1"', "insecure": "true"}, "insecure: expected none with https"),
         ({"superlink": '"x"', "meter": '"127.0.0.1:7412"'}, "superlink: got 'x'; expected"),
         ({"datagram-memory-mib": "0.5"}, "datagram-memory-mib: got 0.5; expected 1 to 65536"),
         ({"datagram-memory-mib": "65537"}, "datagram-memory-mib: got 65537; expected 1 to"),

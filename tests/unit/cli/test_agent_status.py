@@ -93,6 +93,23 @@ def test_who_was_met_when_and_what_is_owed(capsys: pytest.CaptureFixture[str]) -
     assert "peer 1: refused 3 slow" in lines
 
 
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ({"state": "starting", "answered": 0}, "starting, 0 messages answered"),
+        (
+            {"state": "away", "since": time.time() - 3720, "reason": "refused", "answered": 1},
+            "away for 1 h 02 min (refused), 1 message answered",
+        ),
+    ],
+)
+def test_the_link_to_the_server_is_a_line(
+    capsys: pytest.CaptureFixture[str], link: dict[str, Any], expected: str
+) -> None:
+    show_status(_agent([], superlink={"address": "x:8000", **link}))
+    assert f"SuperLink x:8000: {expected}" in capsys.readouterr().out.splitlines()
+
+
 def test_bytes_of_tls_stand_where_the_wire_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     radio: dict[str, int | None] = {"wire_bytes_sent": None, "wire_bytes_received": None}
     radio |= {"tls_bytes_sent": 1_000_000, "tls_bytes_received": 2_000_000}

@@ -1,0 +1,165 @@
+"""Agents that are their own SuperNodes, over TLS with keys: no process of Flower's at a client."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import program, run_command
+from tests.support.deployment import CONNECTION, Deployment
+from tests.support.hosts import Hosts
+from tests.support.limits import PERMISSIVE
+from tests.support.part import Part, wait_until
+from tests.support.places import host_names
+from tests.support.runs import model_bytes
+
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200)]
+
+CLIENTS = 2
+OPTIONS = ("--profile", "retexo", "--candidates", "none", "--hidden", "8", "--rounds", "1")
+
+#: Another app: asks every node, and writes down what comes back.
+_SERVER = """
+import json, time
+from pathlib import Path
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    while len(nodes := list(grid.get_node_ids())) < 2:
+        time.sleep(0.1)
+    asked = [Message(RecordDict(), dst_node_id=n, message_type="query.other") for n in nodes]
+    ids, told = set(grid.push_messages(asked)), {}
+    while ids:
+        for reply in grid.pull_messages(ids):
+            ids.discard(reply.metadata.reply_to_message_id)
+            told[reply.metadata.src_node_id] = reply.error.reason
+        time.sleep(0.1)
+    Path(context.run_config["out"]).write_text(json.dumps(told))
+"""
+_CLIENT = """
+from pathlib import Path
+from flwr.clientapp import ClientApp
+
+Path("{mark}").touch()
+app = ClientApp()
+"""
+_PROJECT = """
+[project]
+name = "other"
+version = "0.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "somebody"
+
+[tool.flwr.app.components]
+serverapp = "other_app.server:app"
+clientapp = "other_app.client:app"
+
+[tool.flwr.app.config]
+out = ""
+"""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
+    folder = tmp_path_factory.mktemp("own")
+    parts = folder / "parts"
+    size = ("--clients", str(CLIENTS), "--out", str(parts))
+    run_command([program("retexo"), "partition", "make", *size], cwd=folder)
+    with Hosts(host_names(CLIENTS)) as hosts:
+        deployment = Deployment(
+            hosts, folder, parts, CLIENTS, agent_settings=dict(PERMISSIVE), own_nodes=True
+        )
+        deployment.start()
+        yield deployment
+
+
+def test_agents_do_without_supernodes(federation: Deployment, tmp_path: Path) -> None:
+    # One after the other: the last leaves no node.
+    check_weights(federation)
+    check_other_app(federation, tmp_path)
+    check_refusals(federation)
+
+
+def check_weights(federation: Deployment) -> None:
+    """Weights are those of one process."""
+    folder = federation.folder
+    place = ("--partitions", str(folder / "parts"), "--out", str(folder / "inline"), "--quiet")
+    run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
+    federation.run(folder / "run", *OPTIONS, timeout_s=800.0)
+    assert model_bytes(folder / "run") == model_bytes(folder / "inline")
+    told = federation.agent_status(0)["superlink"]
+    assert (told["state"], told["address"]) == ("connected", federation.superlink_address)
+    assert told["answered"] >= 6
+
+
+def check_other_app(federation: Deployment, tmp_path: Path) -> None:
+    """A SuperLink comes back; an app of somebody else's is answered by name."""
+    federation.kill("superlink")
+    for client in range(CLIENTS):
+        wait_for_line(federation[f"agent-{client}"], "superlink away=")
+    federation.restart("superlink")
+    for client in range(CLIENTS):
+        wait_for_line(federation[f"agent-{client}"], "away_s=")
+    app = tmp_path / "other"
+    (app / "other_app").mkdir(parents=True)
+    (app / "other_app" / "__init__.py").touch()
+    (app / "other_app" / "client.py").write_text(_CLIENT.format(mark=tmp_path / "executed"))
+    (app / "other_app" / "server.py").write_text(_SERVER)
+    (app / "pyproject.toml").write_text(_PROJECT)
+    out = tmp_path / "answers.json"
+    federation.flwr("run", app, CONNECTION, "--stream", "-c", f'out="{out}"', timeout_s=120.0)
+    told = json.loads(out.read_text())
+    assert len(told) == CLIENTS
+    assert all("is of another app" in reason for reason in told.values())
+    # Nothing of its bundle was run.
+    assert not (tmp_path / "executed").exists()
+
+
+def check_refusals(federation: Deployment) -> None:
+    """A node goes when it is told to, and none comes with another key."""
+    node = federation.agent_status(0)["superlink"]["node"]
+    begun = time.monotonic()
+    assert federation["agent-0"].stop() == 0
+    assert time.monotonic() - begun < 10
+    # It has said so: a node that is silent is online for a minute.
+    assert online(federation)[node] is False
+
+    federation.supernode_key(0).unlink()
+    federation.hosts["client-0"].run(
+        [
+            *("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", ""),
+            *("-f", federation.supernode_key(0)),
+        ]
+    )
+    federation["agent-0"].start()
+    wait_for_line(federation["agent-0"], "superlink refused=")
+    assert federation["agent-0"].stop() == 0
+
+    # A node that the server removes while it runs: an end with a name.
+    other, log = federation["agent-1"], federation["agent-1"].said
+    removed = federation.agent_status(1)["superlink"]["node"]
+    federation.flwr("supernode", "unregister", removed, CONNECTION)
+    assert other.process is not None
+    assert other.process.wait(timeout=60) == 2
+    assert "HTTP 401" in log()
+    assert "expected the supernode-key of a node that is registered there" in log()
+
+
+def wait_for_line(agent: Part, words: str) -> None:
+    wait_until(lambda: words in agent.said_now(), f"no {words}", part=agent)
+
+
+def online(federation: Deployment) -> dict[str, bool]:
+    told = json.loads(federation.flwr("supernode", "list", CONNECTION, "--format", "json"))
+    return {str(node["node-id"]): node["status"] == "online" for node in told["nodes"]}
