@@ -1049,7 +1049,13 @@ def parse_value(key: str, text: str) -> Scalar:
 
 def config_values(config: RunConfig) -> dict[str, Scalar]:
     """Return a configuration as kebab-case keys: the inverse of :func:`make_config`."""
-    return {key_of(item.name): getattr(config, item.name) for item in fields(config)}
+    return {key: getattr(config, name) for key, name in _names_of_keys()}
+
+
+@cache
+def _names_of_keys() -> tuple[tuple[str, str], ...]:
+    """Return each key with its field: a run asks for its values a dozen times before a round."""
+    return tuple((key_of(item.name), item.name) for item in fields(RunConfig))
 
 
 def named_plugins(values: Mapping[str, object]) -> dict[str, str]:
