@@ -61,16 +61,19 @@ def rebuild(
     return record
 
 
-@cache
 def array_key(kind: type[Any]) -> str:
     """Return the key of the array of a class that has one."""
     return next(item.key for item in _items(cast(Any, kind)) if item.is_array)
 
 
-@cache
 def key_of(kind: type[Any], name: str) -> str:
     """Return the key of a field of a class."""
-    return next(i.key for i in _items(cast(Any, kind)) if i.name == name).removesuffix("-")
+    return _keys_by_name(cast(Any, kind))[name]
+
+
+@cache
+def _keys_by_name(kind: Any) -> dict[str, str]:
+    return {item.name: item.key.removesuffix("-") for item in _items(kind)}
 
 
 @dataclass(frozen=True, slots=True)
