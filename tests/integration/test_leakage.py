@@ -159,8 +159,9 @@ def test_of_masked_sums_no_few_train_nodes_are_warned_of() -> None:
 
 
 def test_noise_is_played_as_the_server_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The same noise each time; the area over so few candidates has an error of .04.
+    # The same noise each time: the area over so few candidates has an error of .03.
     monkeypatch.setattr("retexo_fl.client.factory.secret_in", lambda path: bytes(32))
+    monkeypatch.setattr("retexo_fl.federation.job_state.secrets.token_hex", lambda size: "0" * 12)
     graph = planted(clients=4, each=80, features=256, across=False)
     keys = {"clients": 4, "model": "sage", "layers": 1, "hidden": 16}
     found = audited(graph, **keys, secure_aggregation="masked", update_dp=0.3)
@@ -169,7 +170,7 @@ def test_noise_is_played_as_the_server_reads_it(monkeypatch: pytest.MonkeyPatch)
     assert members.clear >= 0.95
     assert members.by["masked_without_noise"] >= 0.95
     assert members.masked is not None
-    assert 0.4 <= members.masked <= 0.6
+    assert 0.45 <= members.masked <= 0.55
     noised = {one.attack: one for one in found.findings if "masked_without_noise" in one.by}
     assert noised.keys() == {ATTACKS[letter] for letter in "lrmu"}
     for one in noised.values():
@@ -205,9 +206,7 @@ def test_noised_products_are_not_played_and_it_is_said() -> None:
 FEW_QUESTIONS = "retexo_fl.leakage.influence._QUESTIONS"
 
 
-@pytest.mark.parametrize(
-    "keys", [{}, {"secure_aggregation": "masked"}, {"update_dp": 8.0}], ids=str
-)
+@pytest.mark.parametrize("keys", [{"secure_aggregation": "masked"}, {"update_dp": 8.0}], ids=str)
 def test_a_row_that_is_changed_between_predictions_tells_links_by_three_layers(
     monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
