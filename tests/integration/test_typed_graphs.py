@@ -117,8 +117,9 @@ LEAN: dict[str, Any] = {**profile_keys("lean", "rounds"), "model": "rel-sage"}
         *((3, TAUGHT | {"layers": layers}) for layers in (2, 3)),
         (3, TAUGHT | {"algorithm": "standard"}),
         (3, FAR),
-        *((clients, LEAN | {"layers": layers}) for clients in (2, 3, 7) for layers in (2, 3)),
-        *((clients, {"layers": 3, "codec": "dense"}) for clients in (2, 7)),
+        # Clients and layers are factors of their own.
+        *((clients, LEAN | {"layers": layers}) for clients, layers in ((2, 3), (3, 2), (7, 3))),
+        (7, {"layers": 3, "codec": "dense"}),
         *((3, {"algorithm": "standard", "layers": layers}) for layers in (2, 3)),
         *((3, {"algorithm": "bns", "layers": layers}) for layers in (2, 3)),
         (4, LEAN | {"secure_aggregation": "masked"}),

@@ -127,7 +127,7 @@ def test_updates_and_tallies_are_those_of_one_device(
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=6))
 def test_no_bit_depends_on_the_number_or_speed_of_devices(model: str, seconds: list[float]) -> None:
     """With more devices than units some shares are empty."""

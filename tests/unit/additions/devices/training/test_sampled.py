@@ -90,7 +90,7 @@ def cuts(draw: st.DrawFn) -> list[np.ndarray]:
         *(("sage", sampler, "float32", 1e-5) for sampler in SAMPLERS),
     ],
 )
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(shares=cuts())
 def test_gradients_of_shares_add_up_to_that_of_the_mini_batch(
     model: str, sampler: str, dtype: str, most: float, shares: list[np.ndarray]
