@@ -237,7 +237,7 @@ class _Place:
 
     def _agent(self, thing: str) -> Finding | None:
         """Ask the agent that runs here, if one does."""
-        if self.fleet.has_units and self.machine is None:
+        if self.fleet.services != "none" and self.machine is None:
             return None
         file = self.path / "agent.toml"
         try:

@@ -29,6 +29,18 @@ _MAX_PORT: Final = 65_535
 #: A user of the system has 32 letters at most; units with names have one `retexo-NAME` each.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 _HOLE: Final = re.compile(r"\{([^{}]*)\}")
+_SERVICES: Final = ("none", "systemd", "containers")
+#: By services: an agent's settings and keys, what it keeps, its socket.
+_PLACES: Final = {
+    "none": ("", "", ""),
+    "systemd": (
+        "/etc/retexo/{name}/",
+        "/var/lib/retexo-agents/{name}/",
+        "/run/retexo-agents/{name}/",
+    ),
+    # Each container has its own.
+    "containers": ("/etc/retexo/", "/var/lib/retexo/", "/run/retexo/"),
+}
 #: Keys of ``agent.toml`` that follow from the rest of the file.
 _GIVEN: Final = ("state", "socket", "key", "certificate", "roster", "listen", "partition")
 #: Others that say who the peers are, or lead the SuperNode elsewhere.
@@ -91,7 +103,8 @@ class Fleet:
     Attributes:
         name: Its name.
         keys_here: All keys are made by who has the file; else each owner makes its own.
-        has_units: Programs are services of systemd; else they are started by hand.
+        services: What keeps programs running: ``systemd``, ``containers``, or ``none``, where they
+            are started by hand.
         server: Where SuperNodes reach the SuperLink.
         terms: None where owners agree on no masked sums.
         clients: In the order of their indices.
@@ -100,11 +113,16 @@ class Fleet:
 
     name: str
     keys_here: bool
-    has_units: bool
+    services: str
     server: ServerAddress
     terms: Terms | None
     clients: tuple[FleetClient, ...]
     text: bytes
+
+    @property
+    def has_units(self) -> bool:
+        """Whether programs are services of systemd."""
+        return self.services == "systemd"
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -210,9 +228,11 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
     top = _Table(values, "")
     name = _checked_name(top.text("name"), top, "name")
     keys_here = top.choice("keys", "theirs", ("here", "theirs")) == "here"
-    has_units = top.choice("services", "none", ("none", "systemd")) == "systemd"
-    server = _server(top.table("server"), has_units=has_units)
+    services = top.choice("services", "none", _SERVICES)
+    server = _server(top.table("server"), services)
     terms = _masks(top.table("masks"))
+    if services == "containers" and terms and not keys_here:
+        raise top.wrong("services", services, 'keys = "here" with [masks], or other services')
     common = top.table("agent")
     general = {} if common is None else _settings_told(common)
     tables = values.get("client", [])
@@ -224,9 +244,7 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
     clients: list[FleetClient] = []
     for place, table in enumerate(tables, 1):
         first = clients[-1].client + 1 if clients else 0
-        reader = _ClientTable(
-            _Table(table, f"[[client]] {place}"), general, folder, has_units=has_units
-        )
+        reader = _ClientTable(_Table(table, f"[[client]] {place}"), general, folder, services)
         clients += reader.clients(first)
         if len(clients) > MOST_CLIENTS:
             raise top.wrong("client", f"{len(clients)} clients", f"at most {MOST_CLIENTS}")
@@ -239,11 +257,11 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
                     "expected another for each"
                 )
             seen.add(value)
-    _refuse_shared(clients)
+    _refuse_shared(clients, services)
     return Fleet(
         name=name,
         keys_here=keys_here,
-        has_units=has_units,
+        services=services,
         server=server,
         terms=terms,
         clients=tuple(sorted(clients, key=lambda one: one.client)),
@@ -251,7 +269,7 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
     )
 
 
-def _server(table: _Table | None, *, has_units: bool) -> ServerAddress:
+def _server(table: _Table | None, services: str) -> ServerAddress:
     if table is None:
         raise ConfigurationError("[server]: missing; expected a table with address")
     host = table.text("address")
@@ -260,8 +278,8 @@ def _server(table: _Table | None, *, has_units: bool) -> ServerAddress:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     told = f"[{bare}]" if ":" in bare else bare
     address = ServerAddress.parse(f"{told}:{port}", "[server]: address")
-    if has_units and port != SUPERLINK_PORT:
-        raise table.wrong("port", port, f"{SUPERLINK_PORT}, that of retexo-superlink.service")
+    if services != "none" and port != SUPERLINK_PORT:
+        raise table.wrong("port", port, f"{SUPERLINK_PORT}, that of the server's unit or image")
     return address
 
 
@@ -295,9 +313,9 @@ class _ClientTable:
     """One ``[[client]]`` table: a client, or several that differ in number."""
 
     def __init__(
-        self, table: _Table, general: Mapping[str, Any], folder: Path, *, has_units: bool
+        self, table: _Table, general: Mapping[str, Any], folder: Path, services: str
     ) -> None:
-        self._table, self._folder, self._has_units = table, folder, has_units
+        self._table, self._folder, self._places = table, folder, _PLACES[services]
         own = table.table("agent")
         self._agent = {**general, **({} if own is None else _settings_told(own))}
 
@@ -314,8 +332,7 @@ class _ClientTable:
         addresses = table.texts("addresses", ["tcp://{host}:{port}"])
         any_host = "tcp://[::]:{port}" if ":" in host else "tcp://0.0.0.0:{port}"
         listen = table.texts("listen", None if own_addresses else [any_host])
-        place = "/var/lib/retexo-agents/{name}/part" if self._has_units else "part"
-        part = table.text("part", place)
+        part = table.text("part", f"{self._places[1]}part")
         part_here = table.text("part-here", "")
         table.end(
             *("client", "count", "name", "host", "port", "node-port", "addresses", "listen"),
@@ -354,9 +371,7 @@ class _ClientTable:
 
     def _content(self, filling: _Filling, part: str, listen: list[str]) -> dict[str, Any]:
         """Return all of an ``agent.toml``, whose paths are those on the client's machine."""
-        own = filling("/etc/retexo/{name}/" if self._has_units else "", "")
-        kept = filling("/var/lib/retexo-agents/{name}/" if self._has_units else "", "")
-        run = filling("/run/retexo-agents/{name}/" if self._has_units else "", "")
+        own, kept, run = (filling(place, "") for place in self._places)
         return {
             "partition": part,
             "state": f"{kept}state",
@@ -418,11 +433,13 @@ def _checked_address(address: str, table: _Table) -> str:
     return address
 
 
-def _refuse_shared(clients: list[FleetClient]) -> None:
+def _refuse_shared(clients: list[FleetClient], services: str) -> None:
     """Refuse what two programs of one machine cannot both have."""
     owners: dict[tuple[str, str], int] = {}
     for one in clients:
-        for thing, expected in _claims(one):
+        # Of a container, others of its machine have the agent's port alone.
+        claims = _agent_ports(one) if services == "containers" else _claims(one)
+        for thing, expected in claims:
             if (owner := owners.get((one.host, thing))) is not None:
                 raise ConfigurationError(
                     f"client {one.client}: {thing} of {one.host} is taken by client {owner}; "
@@ -433,21 +450,28 @@ def _refuse_shared(clients: list[FleetClient]) -> None:
 
 def _claims(one: FleetClient) -> Iterator[tuple[str, str]]:
     """Yield what is a client's alone on its machine, and what else there could be."""
-    ports = [
-        *(parse_tcp(it, least_port=0).port for it in one.settings.listen if it.startswith("tcp:")),
-        one.node_port,
-    ]
+    yield from _agent_ports(one)
+    yield _port(one.node_port)
     # Relative paths are below each client's own folder.
     metrics = one.settings.metrics
     if not is_path(metrics):
-        ports += [host_and_port(metrics, "metrics")[1]] if metrics else []
+        if metrics:
+            yield _port(host_and_port(metrics, "metrics")[1])
     elif Path(one.agent["metrics"]).is_absolute():
         yield f"metrics {os.path.normpath(metrics)}", "a path with {name} in it"
     if Path(one.agent["partition"]).is_absolute():
         part = os.path.normpath(one.settings.partition)
         yield f"part {part}", "another part, such as one with {name} in it"
-    for port in filter(None, ports):
-        yield f"port {port}", "another port or node-port, or metrics at another place"
+
+
+def _agent_ports(one: FleetClient) -> Iterator[tuple[str, str]]:
+    addresses = (it for it in one.settings.listen if it.startswith("tcp:"))
+    for port in filter(None, (parse_tcp(it, least_port=0).port for it in addresses)):
+        yield _port(port)
+
+
+def _port(number: int) -> tuple[str, str]:
+    return f"port {number}", "another port or node-port, or metrics at another place"
 
 
 def _shown(value: object) -> str:

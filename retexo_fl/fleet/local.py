@@ -186,7 +186,7 @@ def _local(fleet: Fleet, place: Path) -> Fleet:
                 node_port=next(ports),
             )
         )
-    return replace(fleet, keys_here=True, has_units=False, server=server, clients=tuple(clients))
+    return replace(fleet, keys_here=True, services="none", server=server, clients=tuple(clients))
 
 
 def _free_ports(count: int) -> Iterator[int]:

@@ -12,6 +12,7 @@ from retexo_fl.fleet.description import Fleet, FleetClient
 from retexo_fl.fleet.shipped import shipped
 from retexo_fl.masking.agreement import LEAST
 
+_CONTAINERS: Final = "containers of docs/containers.md, whose user owns this folder (10001)"
 _UNITS: Final = ("clients/retexo-agent@.service", "clients/retexo-supernode@.service")
 
 
@@ -57,6 +58,9 @@ def _client_lines(fleet: Fleet, one: FleetClient) -> str:
     if fleet.has_units:
         start = f"systemctl enable --now retexo-agent@{one.name} retexo-supernode@{one.name}"
         place = f"{one.agent['partition']} (sh install.sh PART copies it there)"
+    elif fleet.services == "containers":
+        start = _CONTAINERS
+        place = f"a folder that the agent's container has at {one.agent['partition']}"
     else:
         node = " ".join(map(quote, supernode_command(fleet, one)))
         node += ' "agent=\\"$PWD/agent.sock\\""'
@@ -100,6 +104,8 @@ def _server_lines(fleet: Fleet) -> str:
     if fleet.has_units:
         copy = "Copy: tls/ to /etc/retexo/tls, retexo-superlink.service to /etc/systemd/system"
         start = "systemctl daemon-reload && systemctl enable --now retexo-superlink"
+    elif fleet.services == "containers":
+        copy, start = "Copy: this folder, with its modes (scp -rp)", _CONTAINERS
     else:
         copy = "Copy: this folder, with its modes (scp -rp)"
         host = "::" if ":" in fleet.server.host else "0.0.0.0"  # noqa: S104 - all clients

@@ -14,7 +14,10 @@ import yaml  # type: ignore[import-untyped]
 
 _ROOT = Path(__file__).parents[2]
 #: Places whose texts a user reads.
-_READ = ("README.md", "CONTRIBUTING.md", "docs", "edge", "server", "clients", "examples", "sims")
+_READ = (
+    *("README.md", "CONTRIBUTING.md", "docs", "containers", "edge", "server", "clients"),
+    *("examples", "sims"),
+)
 _SUFFIXES = {".md", ".py", ".sh", ".yaml", ".toml", ".service", ".conf"}
 
 

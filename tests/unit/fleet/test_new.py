@@ -194,13 +194,17 @@ def test_keys_may_leave_the_folder(retexo: CommandLine, tmp_path: Path) -> None:
         ({"nam": 1}, "nam: unknown key; expected some of name, keys, services"),
         ({"name": "Clinics!"}, "name: got 'Clinics!'; expected 1 to 20 small letters"),
         ({"keys": "mine"}, 'keys: got \'mine\'; expected "here" or "theirs"'),
-        ({"services": True}, 'services: got True; expected "none" or "systemd"'),
+        ({"services": True}, 'services: got True; expected "none" or "systemd" or "containers"'),
+        (
+            {"services": "containers", "keys": "theirs", "masks": {}},
+            "services: got 'containers'; expected keys = \"here\" with [masks], or other services",
+        ),
         ({"server": {}}, "[server]: address: missing; expected a text"),
         ({"server": {"address": "a b"}}, "[server]: address: got 'a b:8000'; expected HOST:PORT"),
         ({"server": {"address": "a", "port": 0}}, "[server]: port: got 0; expected a whole number"),
         (
             {"services": "systemd", "server": {"address": "a", "port": 8001}},
-            "[server]: port: got 8001; expected 8000, that of retexo-superlink.service",
+            "[server]: port: got 8001; expected 8000, that of the server's unit or image",
         ),
         ({"agent": {"most-rouns": 3}}, "client 0: [agent]: most-rouns: unknown key; did you mean"),
         ({"agent": {"most-rounds": "3"}}, "client 0: [agent]: most-rounds: got '3'; expected a"),
@@ -302,6 +306,23 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_told(
     assert "an agent takes 107: it can run where its bundle has a shorter path" in said[1]
     said = retexo.done("fleet", "check", path).splitlines()
     assert sum("an agent listens at 107 at most" in line for line in said) == 4
+
+
+def test_all_containers_have_the_same_places(retexo: CommandLine, tmp_path: Path) -> None:
+    path = write(tmp_path / "FLEET.toml", services="containers")
+    retexo.done("fleet", "new", path)
+    assert (tmp_path / "clinics/clients/lab-3/agent.toml").read_text().splitlines()[:6] == [
+        'partition = "/var/lib/retexo/part"',
+        'state = "/var/lib/retexo/state"',
+        'socket = "/run/retexo/agent.sock"',
+        'key = "/etc/retexo/key.pem"',
+        'certificate = "/etc/retexo/certificate.pem"',
+        'roster = "/etc/retexo/roster.toml"',
+    ]
+    for bundle in ("clients/lab-3", "server"):
+        readme = (tmp_path / "clinics" / bundle / "README").read_text()
+        assert "Start: containers of docs/containers.md, whose user owns this folder" in readme
+    assert retexo.done("fleet", "check", path).count(" bad ") == 0
 
 
 MAKE = """
