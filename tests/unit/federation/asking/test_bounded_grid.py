@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import httpx
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
 
 from retexo_fl.errors import EngineFailed
 from retexo_fl.federation.asking.bounded_grid import BoundedGrid
@@ -33,6 +35,21 @@ def test_calls_are_those_of_the_grid() -> None:
     message = Message(RecordDict(), dst_node_id=2, message_type="query.nothing")
     assert list(grid.push_messages(iter([message]))) == ["1"]
     assert list(grid.pull_messages(["9"])) == []
+
+
+def test_pieces_on_their_way_are_looked_for_soon() -> None:
+    BoundedGrid(InlineGrid(ClientApp(), 2, {}))
+    begun, asked = time.monotonic(), []
+
+    def pull(object_id: str) -> bytes:
+        asked.append(object_id)
+        if len(asked) < 3:
+            raise ObjectUnavailableError(object_id)
+        return b"piece"
+
+    # As Flower's grid calls it.
+    assert pull_objects(object_ids=["a"], pull_object_fn=pull) == {"a": b"piece"}
+    assert time.monotonic() - begun < 0.75
 
 
 def test_silence_is_a_named_failure() -> None:
