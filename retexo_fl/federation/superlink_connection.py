@@ -77,6 +77,8 @@ _ASK_AGAIN_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
 _MOST_AWAY_S: Final = 86_400.0
+#: A request that it fails of so often (HTTP 500: half a minute of them) is one that it cannot take.
+_MOST_FAILURES: Final = 8
 #: Before a piece of a message is asked for again that the server has not sent yet.
 _PIECE_PAUSE_S: Final = 0.05
 #: A bundle's pyproject.toml.
@@ -372,7 +374,7 @@ class Connection:
             EngineFailed: It was away for a day.
             Stopped: The agent ends.
         """
-        pause_s, begun = _FIRST_PAUSE_S, time.monotonic()
+        pause_s, begun, failures = _FIRST_PAUSE_S, time.monotonic(), 0
         while True:
             if self._stopping.is_set():
                 raise Stopped
@@ -380,6 +382,9 @@ class Connection:
                 answer = call(request)
             except httpx.HTTPStatusError as error:
                 reason = self._read(error)
+                failures += error.response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+                if failures > _MOST_FAILURES:
+                    raise Declined(reason) from error
             # Where another program answers, its answer cannot be read.
             except (httpx.HTTPError, ValueError) as error:
                 self._check_certificate(error)

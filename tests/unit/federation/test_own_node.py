@@ -271,6 +271,21 @@ def test_pieces_that_are_no_message_end_nothing(superlink: FakeSuperLink) -> Non
     assert replies[0].messages_list[0].error.reason == "ValueError in the agent; see its log"
 
 
+def test_an_answer_that_the_superlink_fails_of_is_given_up(
+    superlink: FakeSuperLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(superlink_connection, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(superlink_connection, "_LONGEST_PAUSE_S", 0.001)
+    superlink.deliver(message("query.other"))
+    superlink.answers["push-messages"] = lambda _: (500, b"")
+    with Running(node_of(superlink.address)) as running:
+        running.until(lambda: superlink.asked.count("pull-messages") > 2)
+        assert running.node.facts()["answered"] == 0
+    assert running.error is None
+    assert superlink.asked.count("push-messages") == 9
+    assert any("unanswered message=query.other" in record.message for record in caplog.records)
+
+
 def test_a_run_that_is_over_is_left(superlink: FakeSuperLink) -> None:
     replies = superlink.deliver(message("query.hello"))
     superlink.answers["pull-object"] = lambda _: (403, b"{}")
