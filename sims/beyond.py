@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.client.memory_estimate import PROCESS_BYTES, WEIGHT_COPIES
+from retexo_fl.client.memory_estimate import WEIGHT_COPIES
 from retexo_fl.client.run_memory import GraphSize
 from retexo_fl.config import make_config
 from retexo_fl.methods.forecasts import LAZY
+from retexo_fl.process_memory import PROCESS_BYTES
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize, stage_parameters
 from sims.outcome import Row

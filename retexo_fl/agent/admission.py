@@ -7,18 +7,13 @@ or a row is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from retexo_fl.addition import DEVICES
 from retexo_fl.agent.limits import ROWS, Limits
 from retexo_fl.answer_book import Limit
 from retexo_fl.client.api import BASIS, CHOICE, EVALUATE, GRAM, STRUCTURE, TRAIN, WHITEN
-from retexo_fl.client.memory_estimate import (
-    PROCESS_BYTES,
-    WORKER_BYTES,
-    available_bytes,
-    training_bytes,
-)
+from retexo_fl.client.memory_estimate import training_bytes
 from retexo_fl.client.noise import releases_of
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.device_names import available_cores, parse_devices
@@ -27,14 +22,11 @@ from retexo_fl.gaussian_privacy import epsilon_of, is_within
 from retexo_fl.graph.labels import labels_for
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.keys import check_algorithm
+from retexo_fl.process_memory import WORKER_BYTES
 from retexo_fl.training.cohorts import brought
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted, format_bytes
-
-_MIB: Final = 2**20
-#: However little memory there is, the small questions of a training come in.
-_LEAST_QUESTION_BYTES: Final = 16 * _MIB
 
 
 def admit(
@@ -203,7 +195,7 @@ def _check_memory(config: RunConfig, part: GraphPartition, limits: Limits) -> No
             f"threads: {config.threads}; expected at most {cores}, one for each core of this client"
         )
     needed = training_bytes(config, part)
-    most = _most_bytes(limits)
+    most = limits.most_bytes
     if needed > most:
         raise ConfigurationError(
             f"hidden: {config.hidden} with model {config.model} and layers {config.layers} takes "
@@ -215,16 +207,7 @@ def _check_memory(config: RunConfig, part: GraphPartition, limits: Limits) -> No
 def _has_room_for_workers(config: RunConfig, part: GraphPartition, limits: Limits) -> bool:
     """Return whether a worker on each core would stay within the client's memory."""
     workers = available_cores() * WORKER_BYTES
-    return training_bytes(config, part) + workers <= _most_bytes(limits)
-
-
-def question_bytes(limits: Limits) -> int:
-    """Return how much memory all questions together may take that are read or answered."""
-    return max(int(_most_bytes(limits)) - PROCESS_BYTES, _LEAST_QUESTION_BYTES)
-
-
-def _most_bytes(limits: Limits) -> float:
-    return limits.most_memory_mib * _MIB or available_bytes()
+    return training_bytes(config, part) + workers <= limits.most_bytes
 
 
 def _fewest_summed(config: RunConfig, train: int) -> int:

@@ -15,13 +15,15 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from retexo_fl.client.noise import Release, check_count
 from retexo_fl.client.row_noise import RowRelease, check_single
 from retexo_fl.errors import CheckpointError, ConfigurationError, LocalProtocolError
 from retexo_fl.gaussian_privacy import NoisedReleases, epsilon_of, is_within
 from retexo_fl.line_log import LineLog, of_line
+
+if TYPE_CHECKING:
+    from retexo_fl.client.noise import Release
 
 _NAME: Final = "epsilon.jsonl"
 _ROWS: Final = "row-epsilon.jsonl"
@@ -169,6 +171,9 @@ class EpsilonLog:
         """
         if release.identity in self._spent:
             return
+        # As all that computes, not before it is needed.
+        from retexo_fl.client.noise import check_count
+
         check_count(sum(line.job == release.job for line in self._spent.values()), most)
         if not self._budget.allows(self._mu_squared() + release.mu_squared):
             raise LocalProtocolError(

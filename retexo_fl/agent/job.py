@@ -68,6 +68,14 @@ class JobDepot(Channel, Protocol):
         ...
 
 
+class AgentDepot(JobDepot, Protocol):
+    """What an agent needs of the depot of blocks."""
+
+    def forget_job(self, job: str, client: int) -> None:
+        """Drop everything of a job."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFolders:
     """Where a job keeps what.

@@ -16,13 +16,11 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.admission import admit
 from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.epsilon_log import EpsilonBudget, EpsilonLog, RowEpsilonLog
-from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same, settles
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
@@ -39,7 +37,6 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.client.log_lines import line
-from retexo_fl.client.noise import KEY_FILE, add_noise, releases_of, secret_in
 from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
     CheckpointError,
@@ -51,6 +48,9 @@ from retexo_fl.errors import (
 from retexo_fl.files import write_whole
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.line_log import LineLog
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.job import AgentDepot, AgentJob
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +66,6 @@ _MOST_MISSED: Final = 1000
 #: Exchanges may be open for weeks, and a client with all of its vectors is not asked meanwhile.
 _MOST_IDLE_S: Final = 60 * 86_400.0
 _IDENTITY_BYTES: Final = 32
-
-
-class AgentDepot(JobDepot, Protocol):
-    """What an agent needs of the depot of blocks."""
-
-    def forget_job(self, job: str, client: int) -> None:
-        """Drop everything of a job."""
-        ...
 
 
 class AgentJobs:
@@ -330,6 +322,11 @@ class AgentJobs:
                 self.forget(path.parent.name)
 
     def _make(self, name: str, config: Mapping[str, Any], *, is_open: bool = False) -> AgentJob:
+        # All that computes, PyTorch with it, comes with the first job: an agent that waits for one
+        # takes half the memory.
+        from retexo_fl.agent.job import AgentJob, JobFolders
+        from retexo_fl.client.noise import KEY_FILE, add_noise, releases_of, secret_in
+
         admitted = self._admitted(name, config)
         if (noise := releases_of(admitted)) is not None:
             self._releases.check_fits(name, noise)
@@ -367,6 +364,8 @@ class AgentJobs:
         check_promise(self._signer.brings(), config, self._partition)
 
     def _admitted(self, name: str, config: Mapping[str, Any]) -> RunConfig:
+        from retexo_fl.agent.admission import admit
+
         predicts = name.startswith(PREDICTION_PREFIX)
         return admit(config, self._partition, self._limits, predicts=predicts)
 

@@ -12,9 +12,13 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.gaussian_privacy import MOST_EPSILON
 from retexo_fl.masking.agreement import LEAST
 from retexo_fl.plugins import is_plugin
+from retexo_fl.process_memory import PROCESS_BYTES, available_bytes
 
 _MOST_SHOWN: Final = 60
 _MOST_COUNT: Final = 2**31 - 1
+_MIB: Final = 2**20
+#: However little memory there is, the small questions of a training come in.
+_LEAST_QUESTION_BYTES: Final = 16 * _MIB
 #: What ``second-rows`` may say, by how much that tells.
 ROWS: Final = ("none", "class", "full")
 
@@ -63,6 +67,16 @@ class Limits:
     max_epsilon_delta: float = 1e-5
     max_row_epsilon: float = 0.0
     tell_sizes: bool = True
+
+    @property
+    def most_bytes(self) -> float:
+        """Memory that a training may take."""
+        return self.most_memory_mib * _MIB or available_bytes()
+
+    @property
+    def question_bytes(self) -> int:
+        """Memory that all questions together may take that are read or answered."""
+        return max(int(self.most_bytes) - PROCESS_BYTES, _LEAST_QUESTION_BYTES)
 
     def __post_init__(self) -> None:
         """Check each key."""

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from retexo_fl.addition import KERNEL_PATH
 from retexo_fl.agent import wire
-from retexo_fl.agent.admission import question_bytes
 from retexo_fl.agent.carrier_path import CarrierPath
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.jobs import AgentJobs
@@ -192,7 +191,7 @@ class _Agent:
             ask,
             answer,
             expect=service.expect,
-            most_bytes=question_bytes(self.settings),
+            most_bytes=self.settings.question_bytes,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

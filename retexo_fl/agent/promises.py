@@ -12,8 +12,6 @@ from retexo_fl.errors import AgreementError, ConfigurationError, PartitionError
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.storage import open_partition
-from retexo_fl.training.link_split import LinkSplit, counts_by_use
-from retexo_fl.training.model_checks import relation_named
 
 #: Of a client that has no part yet, and takes part in a feature recipe alone.
 NO_PART: Final = hashlib.sha256(b"retexo no part yet").digest()
@@ -45,6 +43,8 @@ def check_promise(brings: frozenset[str], config: RunConfig, part: GraphPartitio
     Raises:
         ConfigurationError: The run's split leaves none of a use.
     """
+    from retexo_fl.training.link_split import counts_by_use
+
     counts = counts_by_use(config, part)
     if lacking := [use for use, count in counts.items() if use in brings and not count]:
         raise ConfigurationError(
@@ -95,6 +95,10 @@ def uses_of_part(
         ConfigurationError: As :func:`.relation_named`.
     """
     if links:
+        # PyTorch comes with it, which an agent that waits for its first job does without.
+        from retexo_fl.training.link_split import LinkSplit
+        from retexo_fl.training.model_checks import relation_named
+
         predicted = relation_named(relation, part.relations)
         pairs = LinkSplit.of(part, split=_ALL_COUNT, seed=0, predicted=predicted).pairs
         edges = sum(map(len, pairs.values()))

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.carrier_path import Arrivals
-from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.channels import BlockKey
@@ -38,13 +37,16 @@ from retexo_fl.client.api import (
     TrainRequest,
     is_lacking,
 )
-from retexo_fl.client.inner_exchanges import RoundRunner
 from retexo_fl.errors import (
     ExchangeIncomplete,
     LocalProtocolError,
     RemoteProtocolError,
     StaleAttempt,
 )
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.job import AgentJob
+    from retexo_fl.client.inner_exchanges import RoundRunner
 
 Result = TypeVar("Result")
 
@@ -171,7 +173,7 @@ class AgentService:
     async def _work(self, running: _Running) -> Outcome:
         request, outcome = running.request, running.outcome
         job = await self._compute.run(lambda: self._jobs.find(request))
-        if not isinstance(job, AgentJob):
+        if isinstance(job, list):
             outcome.parts = job
             return outcome
         known = job.kept(request)

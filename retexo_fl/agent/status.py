@@ -6,11 +6,13 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.graph.parts.partition import GraphPartition
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.job import AgentJob
 
 
 def process_memory() -> dict[str, int]:

@@ -23,7 +23,7 @@ from retexo_fl.channels import Channel, SharingChannel, SpoolChannel
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.graph_sizes import count_sizes
 from retexo_fl.client.log_lines import DeviceLog
-from retexo_fl.client.memory_estimate import available_bytes, rows_bytes
+from retexo_fl.client.memory_estimate import rows_bytes
 from retexo_fl.client.noise import KEY_FILE, SECRET_BYTES, add_noise, client_secret, secret_in
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
@@ -33,6 +33,7 @@ from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.storage import open_partition, write_partitions
 from retexo_fl.methods.clients import check_by_message, client_class
+from retexo_fl.process_memory import available_bytes
 
 #: Names the folder to workers that were not told of one, as those of `flwr run`.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"

@@ -1,10 +1,8 @@
-"""About how much memory a training takes at a client, and how much there is."""
+"""About how much memory a training takes at a client."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -15,17 +13,13 @@ from retexo_fl.config import RunConfig
 from retexo_fl.device_names import parse_devices
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.named import layer_class
+from retexo_fl.process_memory import PROCESS_BYTES, WORKER_BYTES
 from retexo_fl.training.columns import with_structure
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, StageModel
 
-#: A client's process without a part (docs/edge.md), and a worker process (docs/devices.md).
-PROCESS_BYTES: Final = 300_000_000
-WORKER_BYTES: Final = 160_000_000
 #: Copies of a model's weights at once: as they came, bound, gradient, optimizer, update, answer.
 WEIGHT_COPIES: Final = 8
-_CONTROL_GROUP: Final = Path("/proc/self/cgroup")
-_CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def training_bytes(config: RunConfig, part: GraphPartition) -> float:
@@ -61,22 +55,6 @@ def rows_bytes(config: RunConfig, part: GraphPartition) -> float:
     if layer_class(config.model).uses_heads:
         entries += 8 * edges * config.heads
     return float(np.dtype(config.dtype).itemsize * entries)
-
-
-def available_bytes() -> int:
-    """Return the memory that this process may have: the machine's, or its control groups' limit."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        name = _CONTROL_GROUP.read_text(encoding="utf-8").rpartition("::/")[2].strip()
-    except OSError:
-        return found
-    group = _CONTROL_GROUPS / name
-    for folder in (group, *group.parents):
-        try:
-            found = min(found, int((folder / "memory.max").read_text(encoding="ascii")))
-        except (OSError, ValueError):  # Not there, or "max".
-            continue
-    return found
 
 
 def _feature_width(config: RunConfig, part: GraphPartition) -> float:

@@ -13,14 +13,16 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.masking.keys import bound, derived
 from retexo_fl.masking.streams import key_stream
-from retexo_fl.training.row_classes import RowClasses, noised
+
+if TYPE_CHECKING:
+    from retexo_fl.training.row_classes import RowClasses
 
 _STREAM: Final = b"retexo row noise 1"
 _SECRET_BYTES: Final = 32
@@ -117,6 +119,9 @@ class RowNoise:
         Raises:
             LocalProtocolError: As :meth:`RowReleaseLog.enter`; likewise ``CheckpointError``.
         """
+        # As in noise.py: not before there are rows.
+        from retexo_fl.training.row_classes import noised
+
         found, count = classes.of(coordinates[sent]), len(classes.bias)
         nodes = hashlib.sha256(hashes[sent].astype("<u8").tobytes())
         nodes.update(found.astype("<i4").tobytes())

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Self
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.client.memory_estimate import PROCESS_BYTES, WEIGHT_COPIES, available_bytes
+from retexo_fl.client.memory_estimate import WEIGHT_COPIES
 from retexo_fl.config import RunConfig
 from retexo_fl.config.value_forms import BUDGET_UNITS
 from retexo_fl.errors import ConfigurationError
@@ -22,6 +22,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.sources.synthetic.degrees import PowerLaw
 from retexo_fl.graph.sources.synthetic.spec import is_synthetic, parse_synthetic
 from retexo_fl.layers.named import layer_class
+from retexo_fl.process_memory import PROCESS_BYTES, available_bytes
 from retexo_fl.relations import Relations
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import format_bytes

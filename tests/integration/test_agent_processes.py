@@ -100,6 +100,20 @@ def test_memory_is_given_to_what_is_answered_alone(
         assert memory["peak_rss_bytes"] < start + 2 * 64_000_000 + 2**24
 
 
+def test_an_agent_without_a_job_has_nothing_that_computes_in_memory(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """Of a process of its own: others are born of one that has PyTorch already."""
+    values = config_values(make_config(KEYS))
+    begun = HelloRequest(ticket=Ticket(job="job-00000000000e", attempt=1))
+    own = {"PYTHONDONTWRITEBYTECODE": "1"}
+    with agents(tmp_path, parts[:1], settings=PERMISSIVE, extra=own) as (agent,):
+        waiting = agent.status()["memory"]["peak_rss_bytes"]
+        RemoteClient(agent.socket, values).ask(begun)
+        computing = agent.status()["memory"]["peak_rss_bytes"]
+    assert 2 * waiting < computing
+
+
 def test_two_agents_never_share_a_state_folder(pair: list[AgentProcess]) -> None:
     done = retexo("agent", "run", "--config", str(pair[0].settings))
     assert done.returncode == 2

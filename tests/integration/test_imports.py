@@ -47,10 +47,10 @@ def test_run_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     assert last_line_of(SCRIPT, str(tmp_path / "run")) == "[]"
 
 
-def test_an_agent_without_datagrams_loads_no_compiler() -> None:
+def test_an_agent_without_datagrams_loads_no_compiler_and_before_a_job_no_pytorch() -> None:
     script = (
         "import sys, retexo_fl.agent.process\n"
-        "print([name for name in ('numba', 'sklearn') if name in sys.modules])\n"
+        "print([name for name in ('numba', 'sklearn', 'torch') if name in sys.modules])\n"
     )
     assert last_line_of(script) == "[]"
 

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl import process_memory
 from retexo_fl.agent import admission
 from retexo_fl.agent.admission import admit, question_limits
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.answer_book import AnswerBook
-from retexo_fl.client import memory_estimate
-from retexo_fl.client.memory_estimate import available_bytes, training_bytes
+from retexo_fl.client.memory_estimate import training_bytes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import default_values, make_config
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.process_memory import available_bytes
 from retexo_fl.training.stage_model import ModelShape
 
 ANY_ALGORITHM = tuple(ALGORITHMS)
@@ -168,8 +169,8 @@ def test_a_control_group_bounds_what_there_is(
     group.mkdir(parents=True)
     named = tmp_path / "cgroup"
     named.write_text("0::/system.slice/retexo-agent.service\n")
-    monkeypatch.setattr(memory_estimate, "_CONTROL_GROUP", named)
-    monkeypatch.setattr(memory_estimate, "_CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(process_memory, "_CONTROL_GROUP", named)
+    monkeypatch.setattr(process_memory, "_CONTROL_GROUPS", tmp_path / "groups")
     (group / "memory.max").write_text("max\n")
     whole = available_bytes()
     assert whole > 2**27

@@ -25,12 +25,12 @@ from retexo_fl.additions.devices.training.trial import Experience, Trial
 from retexo_fl.additions.devices.workers.balancer import assign
 from retexo_fl.additions.devices.workers.shared_arrays import free_bytes
 from retexo_fl.client.log_lines import line
-from retexo_fl.client.memory_estimate import WORKER_BYTES, available_bytes
 from retexo_fl.config import RunConfig
 from retexo_fl.device_names import Machine, available_cores, processes_for
 from retexo_fl.errors import RetexoError
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.process_memory import WORKER_BYTES, available_bytes
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import ModelShape
