@@ -294,7 +294,7 @@ class _Agent:
         ended: Future[None] = Future()
         stop = threading.Event()
         # The server's message and what the socket reads of it are in memory at a time.
-        most_bytes = question_bytes(self.settings) // 2
+        most_bytes = self.settings.question_bytes // 2
 
         def work() -> None:
             try:
