@@ -54,6 +54,12 @@ for file in key.pem agreement-secret; do
   [ ! -e "$own/$file" ] || chown "$user:" "$own/$file"
 done
 [ ! -e supernode-key ] || install -m 0600 supernode-key "$own/"
+units="retexo-agent@$name retexo-supernode@$name"
+if grep -q '^supernode-key = ' agent.toml; then
+  # The agent is its own SuperNode, and shows the server this key itself.
+  units="retexo-agent@$name"
+  [ ! -e "$own/supernode-key" ] || chown "$user:" "$own/supernode-key"
+fi
 if [ -n "${1:-}" ]; then
   install -d -o "$user" -g "$user" -m 0700 "$part"
   # Through no link that this client's user has put there.
@@ -62,4 +68,4 @@ if [ -n "${1:-}" ]; then
 fi
 install -m 0644 ./*@.service /etc/systemd/system/
 systemctl daemon-reload
-echo "install: $own is ready; systemctl enable --now retexo-agent@$name retexo-supernode@$name"
+echo "install: $own is ready; systemctl enable --now $units"

@@ -106,6 +106,7 @@ class Fleet:
         services: What keeps programs running: ``systemd``, ``containers``, or ``none``, where they
             are started by hand.
         server: Where SuperNodes reach the SuperLink.
+        own_nodes: Each agent is its own SuperNode; else Flower's program is beside it.
         terms: None where owners agree on no masked sums.
         clients: In the order of their indices.
         text: The file's content, which its folder has a copy of.
@@ -115,6 +116,7 @@ class Fleet:
     keys_here: bool
     services: str
     server: ServerAddress
+    own_nodes: bool
     terms: Terms | None
     clients: tuple[FleetClient, ...]
     text: bytes
@@ -229,6 +231,11 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
     name = _checked_name(top.text("name"), top, "name")
     keys_here = top.choice("keys", "theirs", ("here", "theirs")) == "here"
     services = top.choice("services", "none", _SERVICES)
+    own_nodes = top.choice("supernode", "flower", ("flower", "agent")) == "agent"
+    if own_nodes and services == "containers":
+        raise top.wrong(
+            "supernode", "agent", '"flower", which our images are for, or other services'
+        )
     server = _server(top.table("server"), services)
     terms = _masks(top.table("masks"))
     if services == "containers" and terms and not keys_here:
@@ -239,12 +246,15 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
     if not isinstance(tables, list) or not tables:
         raise top.wrong("client", tables, "[[client]] tables, one at least")
     top.rest()
-    known = ("name", "keys", "services", "server", "masks", "agent", "client")
+    known = ("name", "keys", "services", "supernode", "server", "masks", "agent", "client")
     _Table({key: None for key in values if key not in known}, "").end(*known)
     clients: list[FleetClient] = []
     for place, table in enumerate(tables, 1):
         first = clients[-1].client + 1 if clients else 0
-        reader = _ClientTable(_Table(table, f"[[client]] {place}"), general, folder, services)
+        link = {"superlink": str(server)} if own_nodes else {}
+        reader = _ClientTable(
+            _Table(table, f"[[client]] {place}"), {**general, **link}, folder, services
+        )
         clients += reader.clients(first)
         if len(clients) > MOST_CLIENTS:
             raise top.wrong("client", f"{len(clients)} clients", f"at most {MOST_CLIENTS}")
@@ -263,6 +273,7 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
         keys_here=keys_here,
         services=services,
         server=server,
+        own_nodes=own_nodes,
         terms=terms,
         clients=tuple(sorted(clients, key=lambda one: one.client)),
         text=text,
@@ -380,6 +391,11 @@ class _ClientTable:
             "certificate": f"{own}certificate.pem",
             "roster": f"{own}roster.toml",
             "listen": listen,
+            **(
+                {"root-certificates": f"{own}ca.crt", "supernode-key": f"{own}supernode-key"}
+                if "superlink" in self._agent
+                else {}
+            ),
             **{key: filling.within(value, key) for key, value in self._agent.items()},
         }
 

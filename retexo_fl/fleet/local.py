@@ -163,6 +163,12 @@ def _local(fleet: Fleet, place: Path) -> Fleet:
         address = f"tcp://{_LOOPBACK}:{next(ports)}"
         # Its figures have one place, which several cannot have here.
         kept = {key: value for key, value in one.agent.items() if key != "metrics"}
+        if fleet.own_nodes:
+            kept |= {
+                "superlink": str(server),
+                "root-certificates": "ca.crt",
+                "supernode-key": "supernode-key",
+            }
         own = ("state", "key.pem", "certificate.pem", "roster.toml", "agent.sock")
         names = ("state", "key", "certificate", "roster", "socket")
         agent = {
@@ -239,7 +245,7 @@ class _Programs:
         for one, agent in agents:
             self._wait(agent, lambda one=one: _is_well(one))  # type: ignore[misc]
         nodes = []
-        for one in self._fleet.clients:
+        for one in () if self._fleet.own_nodes else self._fleet.clients:
             command = [*supernode_command(self._fleet, one), f'agent="{one.settings.socket}"']
             nodes.append(self._started(f"supernode {one.name}", command, self._place / bundle(one)))
         for node in nodes:
@@ -331,7 +337,7 @@ class _Programs:
 
 def _is_well(one: FleetClient) -> bool:
     try:
-        ask_agent(Path(one.settings.socket), "status")
+        link = ask_agent(Path(one.settings.socket), "status")["superlink"]
     except AgentUnreachable:
         return False
-    return True
+    return link is None or link["state"] == "connected"

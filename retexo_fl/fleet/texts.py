@@ -20,9 +20,11 @@ def client_texts(fleet: Fleet, one: FleetClient) -> dict[str, bytes]:
     """Return the files of a client's bundle that follow from the fleet's file, by name."""
     texts = {"agent.toml": tomli_w.dumps(dict(one.agent)), "README": _client_lines(fleet, one)}
     if fleet.has_units:
-        texts["supernode.env"] = f"SUPERLINK={fleet.server}\nNODE_PORT={one.node_port}\n"
+        units = _UNITS[:1] if fleet.own_nodes else _UNITS
+        if not fleet.own_nodes:
+            texts["supernode.env"] = f"SUPERLINK={fleet.server}\nNODE_PORT={one.node_port}\n"
         texts["install.sh"] = shipped("clients/install-client.sh").read_text("utf-8")
-        texts |= {Path(name).name: shipped(name).read_text("utf-8") for name in _UNITS}
+        texts |= {Path(name).name: shipped(name).read_text("utf-8") for name in units}
     return {name: text.encode() for name, text in texts.items()}
 
 
@@ -56,15 +58,17 @@ def superlink_command(fleet: Fleet, host: str) -> list[str]:
 
 def _client_lines(fleet: Fleet, one: FleetClient) -> str:
     if fleet.has_units:
-        start = f"systemctl enable --now retexo-agent@{one.name} retexo-supernode@{one.name}"
+        node = "" if fleet.own_nodes else f" retexo-supernode@{one.name}"
+        start = f"systemctl enable --now retexo-agent@{one.name}{node}"
         place = f"{one.agent['partition']} (sh install.sh PART copies it there)"
     elif fleet.services == "containers":
         start = _CONTAINERS
         place = f"a folder that the agent's container has at {one.agent['partition']}"
     else:
-        node = " ".join(map(quote, supernode_command(fleet, one)))
-        node += ' "agent=\\"$PWD/agent.sock\\""'
-        start = f"retexo agent run --config agent.toml & {node} &"
+        start = "retexo agent run --config agent.toml &"
+        if not fleet.own_nodes:
+            node = " ".join(map(quote, supernode_command(fleet, one)))
+            start += f' {node} "agent=\\"$PWD/agent.sock\\"" &'
         place = str(one.agent["partition"])
     if not fleet.keys_here:
         return _owner_lines(fleet, one, start, place)

@@ -83,8 +83,11 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-def test_a_rehearsal_trains_under_masks_to_the_bits_of_one_process(tmp_path: Path) -> None:
-    file = write_fleet(tmp_path)
+@pytest.mark.parametrize("supernode", ["flower", "agent"])
+def test_a_rehearsal_trains_under_masks_to_the_bits_of_one_process(
+    tmp_path: Path, supernode: str
+) -> None:
+    file = write_fleet(tmp_path, supernode=supernode)
     done("fleet", "new", file)
     folder = tmp_path / "clinics"
     with subprocess.Popen(["sleep", "2000"], cwd=folder) as other:

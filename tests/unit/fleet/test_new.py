@@ -445,6 +445,25 @@ def test_an_owner_whose_programs_are_services_sends_what_is_installed(
     assert start.endswith("systemctl enable --now retexo-agent@lab-3 retexo-supernode@lab-3")
 
 
+def test_agents_that_are_their_own_supernodes_have_no_other_program(
+    retexo: CommandLine, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "FLEET.toml", supernode="agent", services="systemd")
+    retexo.done("fleet", "new", path)
+    folder = tmp_path / "clinics" / "clients" / "lab-3"
+    settings = read_settings(folder / "agent.toml")
+    assert settings.superlink == "203.0.113.10:8000"
+    assert settings.root_certificates == "/etc/retexo/lab-3/ca.crt"
+    assert settings.supernode_key == "/etc/retexo/lab-3/supernode-key"
+    assert not [*folder.glob("*supernode*.service"), *folder.glob("supernode.env")]
+    assert "enable --now retexo-agent@lab-3\n" in (folder / "README").read_text()
+    assert "client 3 at 2001:db8::7" in retexo.done("fleet", "check", path)
+    refused = retexo.refused("fleet", "new", write(path, supernode="agent", services="containers"))
+    assert "supernode: got 'agent'; expected \"flower\", which our images are for" in refused
+    refused = retexo.refused("fleet", "new", write(path, supernode="own"))
+    assert "supernode: got 'own'; expected \"flower\" or \"agent\"" in refused
+
+
 # ---- what owners agree on ------------------------------------------------------------------------
 
 
