@@ -461,7 +461,7 @@ def test_agents_that_are_their_own_supernodes_have_no_other_program(
     refused = retexo.refused("fleet", "new", write(path, supernode="agent", services="containers"))
     assert "supernode: got 'agent'; expected \"flower\", which our images are for" in refused
     refused = retexo.refused("fleet", "new", write(path, supernode="own"))
-    assert "supernode: got 'own'; expected \"flower\" or \"agent\"" in refused
+    assert 'supernode: got \'own\'; expected "flower" or "agent"' in refused
 
 
 # ---- what owners agree on ------------------------------------------------------------------------
