@@ -116,8 +116,9 @@ class _Agent:
     notifier: Notifier
     watching: Watching | None = None
     link: ServerLink | None = None
-    #: The thread of ``link`` runs.
+    #: The thread of ``link`` runs, until this is set.
     is_linked: bool = False
+    link_stop: threading.Event = field(default_factory=threading.Event)
     #: The network and the agent's own socket are served.
     is_serving: bool = False
     started_at: float = field(default_factory=time.time)
@@ -217,6 +218,8 @@ class _Agent:
                 # Where the network or the meter failed, the agent ends with its named error.
                 task.result()
         finally:
+            # Before what it asks here ends: what it is told then is no answer.
+            self.link_stop.set()
             self.notifier.stopping()
             server.close()
             service.close()
@@ -292,13 +295,12 @@ class _Agent:
     async def _keep_link(self, link: ServerLink) -> None:
         """Have a thread ask the server until the agent stops; what it fails of, the agent does."""
         ended: Future[None] = Future()
-        stop = threading.Event()
         # The server's message and what the socket reads of it are in memory at a time.
         most_bytes = self.settings.question_bytes // 2
 
         def work() -> None:
             try:
-                link.run(stop, most_bytes)
+                link.run(self.link_stop, most_bytes)
             except BaseException as error:
                 ended.set_exception(error)
             else:
@@ -310,7 +312,6 @@ class _Agent:
         try:
             await asyncio.shield(waiting)
         finally:
-            stop.set()
             # Until it has told the server that it goes.
             await asyncio.wait({waiting}, timeout=_STOP_S)
             self.is_linked = not ended.done()

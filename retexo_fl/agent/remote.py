@@ -7,6 +7,7 @@ asked again: the agent is being restarted. How long that may take is bounded.
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -34,14 +35,21 @@ class RemoteClient:
         run_config: The run configuration, which begins a job at the agent.
         wait_s: How long the agent may be away. However long it is there, an answer may take
             ``message-timeout-s``.
+        stopping: Set when an agent that is away is not waited for any more.
     """
 
     def __init__(
-        self, socket_path: Path, run_config: Mapping[str, Scalar], *, wait_s: float = 120.0
+        self,
+        socket_path: Path,
+        run_config: Mapping[str, Scalar],
+        *,
+        wait_s: float = 120.0,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._socket_path = socket_path
         self._run_config = run_config
         self._wait_s = wait_s
+        self._stopping = stopping or threading.Event()
         self._masked = run_config.get("secure-aggregation") == "masked"
         timeout_s = run_config.get("message-timeout-s", _TIMEOUT_S)
         self._timeout_s = timeout_s if isinstance(timeout_s, int | float) else _TIMEOUT_S
@@ -64,9 +72,9 @@ class RemoteClient:
             except OSError as error:
                 seen = max(seen, talk.heard)
                 now = time.monotonic()
-                if isinstance(error, PermissionError) or now > min(seen + self._wait_s, deadline):
+                is_over = now > min(seen + self._wait_s, deadline)
+                if isinstance(error, PermissionError) or is_over or self._stopping.wait(pause_s):
                     raise _unreachable(self._socket_path, error, now - seen) from error
-                time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 kind = answer_class(request, masked=self._masked)

@@ -216,10 +216,14 @@ def is_path(place: str) -> bool:
     return "/" in place
 
 
-def read_settings(path: Path) -> AgentSettings:
+def read_settings(path: Path, **given: Any) -> AgentSettings:
     """Read ``agent.toml``.
 
     Relative paths in it are relative to its folder.
+
+    Args:
+        path: The file.
+        given: Fields that go before those of the file.
 
     Raises:
         ConfigurationError: The file cannot be read, a key is unknown, missing or of the wrong
@@ -227,15 +231,15 @@ def read_settings(path: Path) -> AgentSettings:
     """
     values = read_toml(path)
     try:
-        settings = settings_of(values, path.absolute().parent)
+        settings = settings_of(values, path.absolute().parent, **given)
         _check_installed(settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     return settings
 
 
-def settings_of(values: dict[str, Any], folder: Path) -> AgentSettings:
-    """Return what the keys of an ``agent.toml`` in a folder say.
+def settings_of(values: dict[str, Any], folder: Path, **before: Any) -> AgentSettings:
+    """Return what the keys of an ``agent.toml`` in a folder say, and what goes before them.
 
     Raises:
         ConfigurationError: A key is unknown, missing or of the wrong type; the message names it.
@@ -247,7 +251,7 @@ def settings_of(values: dict[str, Any], folder: Path) -> AgentSettings:
             given[name] = str(folder / given[name])
     if is_path(given.get("metrics", "")):
         given["metrics"] = str(folder / given["metrics"])
-    settings = AgentSettings(**given)
+    settings = AgentSettings(**{**given, **before})
     for addition in ADDITIONS:
         for key in filter(values.__contains__, addition.settings):
             addition.require(key)

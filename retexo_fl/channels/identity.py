@@ -210,17 +210,31 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """
     data = _read(path)
     try:
-        mode = path.stat().st_mode & 0o777
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise IdentityError(f"{path}: not an unencrypted private key in PEM") from error
-    except OSError as error:
-        raise IdentityError(f"{path}: {error.strerror}") from error
-    if mode & 0o077:
-        raise IdentityError(f"{path}: others may read this key (mode {mode:04o}), expected 0600")
+    check_private(path, str(path))
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IdentityError(f"{path}: expected an EC key on P-256, as `retexo keys new` makes")
     return key
+
+
+def check_private(path: Path, name: str) -> None:
+    """Check that nobody but the owner may read a key.
+
+    Args:
+        path: Its file.
+        name: What an error says of where it is.
+
+    Raises:
+        IdentityError: Others may.
+    """
+    try:
+        mode = path.stat().st_mode & 0o777
+    except OSError as error:
+        raise IdentityError(f"{name}: {error.strerror}") from error
+    if mode & 0o077:
+        raise IdentityError(f"{name}: others may read this key (mode {mode:04o}), expected 0600")
 
 
 def _read(path: Path) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,7 +77,12 @@ def _run(
     given: dict[str, Any] = {"superlink": superlink, "insecure": insecure}
     files = {"root_certificates": root_certificates, "supernode_key": supernode_key}
     given |= {name: str(path.absolute()) for name, path in files.items() if path}
-    settings = replace(_settings(config), **{name: value for name, value in given.items() if value})
+    settings = _settings(config, **{name: value for name, value in given.items() if value})
+    if superlink and settings.meter:
+        raise ConfigurationError(
+            f"superlink: expected none with meter in {config}, by which a SuperNode asks; take "
+            "meter out of the file, or leave --superlink out"
+        )
     # Plug-ins of allow-plugins come from what is installed, not from where this was started.
     sys.path[:] = [place for place in sys.path if Path(place).is_absolute()]
     with owned_state(Path(settings.state)):
@@ -183,7 +187,7 @@ def _reset_counter(
     tell(f"client {client}: forgotten" if known else f"{file.path}: client {client} is not in it")
 
 
-def _settings(path: Path) -> AgentSettings:
+def _settings(path: Path, **given: Any) -> AgentSettings:
     from retexo_fl.agent.settings import read_settings
 
-    return read_settings(path)
+    return read_settings(path, **given)

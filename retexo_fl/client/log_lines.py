@@ -19,6 +19,8 @@ LOGGER: Final = logging.getLogger("retexo_fl.agent")
 _OF_DEVICES: Final = logging.getLogger("retexo_fl.additions.devices")
 #: In a run directory.
 DEVICES_NAME: Final = "devices.log"
+#: Of a line.
+_MOST_CHARS: Final = 20_000
 _DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -78,6 +80,15 @@ def line(what: str, **facts: object) -> str:
     return " ".join((what, *(f"{name}={_shown(value)}" for name, value in facts.items())))
 
 
+def shown(value: object, most: int = 200) -> str:
+    """Return what another machine says, as a line may hold it: cut, and printable."""
+    return _printable(" ".join(str(value)[: 4 * most].split())[:most])
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
@@ -103,9 +114,10 @@ class _FileOfRun(WatchedFileHandler):
 
 
 class _OneLine(logging.Formatter):
-    """Keeps what others log, such as tracebacks, on one line."""
+    """Keeps what others log, such as tracebacks, on one line, of what a terminal can show."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
         text = super().format(record)
-        return " | ".join(part.strip() for part in text.splitlines() if part.strip())
+        parts = [part.strip() for part in text[:_MOST_CHARS].splitlines() if part.strip()]
+        return _printable(" | ".join(parts))

@@ -8,20 +8,23 @@ the run's bundle is executed.
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
 
 from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels.identity import check_private
 from retexo_fl.client.api import ClientApi, Ticket
-from retexo_fl.client.log_lines import line
+from retexo_fl.client.log_lines import line, shown
 from retexo_fl.config import Scalar
 from retexo_fl.errors import ConfigurationError, EngineFailed, IdentityError, RetexoError
 from retexo_fl.federation import records
@@ -43,6 +46,8 @@ _LONGEST_PAUSE_S: Final = 3.0
 _RAISED: Final = 2
 #: Configurations of so many runs are kept.
 _MOST_RUNS: Final = 16
+#: Letters of a message's type that are shown.
+_SHOWN_KIND: Final = 40
 
 
 class OwnNode:
@@ -60,10 +65,9 @@ class OwnNode:
         _check_flower()
         server = ServerAddress.parse(settings.superlink, "superlink")
         self._address, self._socket = str(server), Path(settings.socket)
-        self._insecure = settings.without_tls
-        self._roots = _file("root-certificates", settings.root_certificates)
+        self._tls = None if settings.without_tls else _trusted(settings.root_certificates)
         self._key = _node_key(settings.supernode_key)
-        self._app = build_client_app(self._agent)
+        self._stopping = threading.Event()
         self._configs: dict[int, dict[str, Scalar]] = {}
         self._connection: Connection | None = None
         self._answered = 0
@@ -79,12 +83,9 @@ class OwnNode:
         """See :class:`~retexo_fl.agent.process.ServerLink`."""
         from retexo_fl.federation.superlink_connection import Connection, Stopped
 
+        self._stopping = stopping
         self._connection = Connection(
-            self._address,
-            insecure=self._insecure,
-            root_certificates=self._roots,
-            key=self._key,
-            stopping=stopping,
+            self._address, tls=self._tls, key=self._key, stopping=stopping
         )
         try:
             self._connection.activate()
@@ -115,7 +116,7 @@ class OwnNode:
         from retexo_fl.federation.superlink_connection import RunOver, Stopped
 
         begun = time.monotonic()
-        kind = incoming.head.metadata.message_type
+        kind = shown(incoming.head.metadata.message_type, _SHOWN_KIND)
         try:
             answer = self._answer_of(connection, incoming, most_bytes)
             # An agent that stops answers nothing that would be final.
@@ -128,8 +129,7 @@ class OwnNode:
             raise
         # What one answer met with ends no other: the server asks again.
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            logger.error(line("unanswered", message=kind, reason=said))  # noqa: TRY400
+            _tell_failure(logging.ERROR, "unanswered", kind, error)
 
     def _answer_of(self, connection: Connection, incoming: Incoming, most_bytes: int) -> Message:
         from retexo_fl.federation.superlink_connection import RunOver, Stopped
@@ -150,27 +150,36 @@ class OwnNode:
                 run_config=self._configs[run_id],
                 series_id=0,
             )
-            return self._app(message=message, context=context)
+            # One app for all would keep what it was asked last.
+            return build_client_app(self._agent)(message=message, context=context)
         except (RunOver, Stopped, IdentityError, EngineFailed):
             raise
         # Whatever the server has sent, others are to be answered after it.
         except Exception as error:
-            kind, said = incoming.head.metadata.message_type, f"{type(error).__name__}: {error}"
-            logger.warning(line("refused", message=kind, reason=said))
+            kind = shown(incoming.head.metadata.message_type, _SHOWN_KIND)
+            _tell_failure(logging.WARNING, "refused", kind, error)
+            said = f"{type(error).__name__}: {error}"
             if not isinstance(error, RetexoError):
                 # Its text may hold what the owner's files do.
                 said = f"{type(error).__name__} in the agent; see its log"
             return Message(Error(_RAISED, said), reply_to=incoming.head)
 
     def _agent(self, context: Context, ticket: Ticket) -> ClientApi:
-        # In this process: it is there, or about to end.
-        return RemoteClient(self._socket, keys_of_run(context), wait_s=0.0)
+        return RemoteClient(self._socket, keys_of_run(context), stopping=self._stopping)
+
+
+def _tell_failure(level: int, what: str, kind: str, error: Exception) -> None:
+    """Write what a message met with to the log; of what has no name, also where."""
+    said = shown(f"{type(error).__name__}: {error}")
+    is_bug = not isinstance(error, RetexoError)
+    logger.log(level, line(what, message=kind, reason=said), exc_info=error if is_bug else None)
 
 
 def _check_ours(message: Message) -> None:
     if not records.is_ours(message):
+        kind = shown(message.metadata.message_type, _SHOWN_KIND)
         raise ConfigurationError(
-            f"message type {message.metadata.message_type[:40]!r} is of another app; this node is "
+            f"message type {kind!r} is of another app; this node is "
             "an agent of retexo-fl, which runs no app: expected flower-supernode for it"
         )
 
@@ -197,6 +206,22 @@ def _file(key: str, path: str) -> bytes | None:
         raise ConfigurationError(f"{key}: {path} cannot be read ({error.strerror})") from error
 
 
+def _trusted(roots: str) -> ssl.SSLContext:
+    """Return what vouches for the SuperLink: certificates of a file, or those of every program."""
+    data = _file("root-certificates", roots)
+    try:
+        if data is None:
+            return httpx.create_ssl_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=data.decode("ascii"))
+    # What SSL_CERT_FILE names, too.
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"root-certificates: {roots or 'of this machine'}: {shown(error)}; expected PEM"
+        ) from error
+    return context
+
+
 def _node_key(path: str) -> ec.EllipticCurvePrivateKey | None:
     data = _file("supernode-key", path)
     if data is None:
@@ -206,6 +231,7 @@ def _node_key(path: str) -> ec.EllipticCurvePrivateKey | None:
     # Unsupported kinds, and keys with a password, too.
     except Exception as error:
         raise IdentityError(f"supernode-key: {path}: {error}; expected {_EXPECTED_KEY}") from error
+    check_private(Path(path), f"supernode-key: {path}")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IdentityError(f"supernode-key: {path}: another kind of key; expected {_EXPECTED_KEY}")
     return key

@@ -1,6 +1,6 @@
 """Flower's Fleet API, spoken by this process as a SuperNode speaks it.
 
-The only module that imports what Flower does not publish; :func:`check` says what it uses of that.
+All that an agent uses of what Flower does not publish; :func:`check` says what that is.
 Flower's own ``http_request_response`` is not used: on a refusal (HTTP 401) it sends SIGINT to its
 process, it ends it where the first request fails, and it repeats requests without an end.
 """
@@ -9,37 +9,43 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import logging
 import ssl
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Message
+from flwr.app import Array, Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.serde import fab_from_proto, message_from_proto, message_to_proto, run_from_proto
-from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fab_pb2 import GetFabRequest, GetFabResponse
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
+    ActivateNodeResponse,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
+    PushMessagesResponse,
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest
 from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest
+from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
     get_object_tree,
     iterate_object_tree,
     no_object_id_recompute,
@@ -50,17 +56,21 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
     inflate_object_from_contents,
     pull_objects,
     push_objects,
 )
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from retexo_fl.client.log_lines import line
+from retexo_fl.client.log_lines import line, shown
 from retexo_fl.config import Scalar
-from retexo_fl.errors import ConfigurationError, EngineFailed, IdentityError, RetexoError
+from retexo_fl.errors import EngineFailed, IdentityError, RemoteProtocolError, RetexoError
+from retexo_fl.federation.bounded_answers import AnswerTooLong, BoundedAnswers, Budget
 from retexo_fl.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -79,18 +89,35 @@ _LONGEST_PAUSE_S: Final = 10.0
 _MOST_AWAY_S: Final = 86_400.0
 #: A request that it fails of so often (HTTP 500: half a minute of them) is one that it cannot take.
 _MOST_FAILURES: Final = 8
-#: Before a piece of a message is asked for again that the server has not sent yet.
-_PIECE_PAUSE_S: Final = 0.05
-#: A bundle's pyproject.toml.
+#: Before a piece of a message is asked for again that the server has not sent yet, at first and at
+#: most, and how long it is.
+_PIECE_PAUSES_S: Final = (0.05, 1.0)
+_PIECES_WITHIN_S: Final = 7200.0
+#: What sets the limit of a message.
+_WHY: Final = (
+    " (half of most-memory-mib in this client's agent.toml, less what the process itself takes)"
+)
+#: A message's pieces, of 5 MiB each where an array is long; a bundle, which Flower takes 10 MB of;
+#: and every other answer, such as the names of the pieces.
+_MOST_PIECES: Final = 16_384
+_MOST_BUNDLE_BYTES: Final = 2**24
+_MOST_ANSWER_BYTES: Final = 2**21
+#: A bundle's pyproject.toml, and what a run says beside it.
 _MOST_CONFIG_BYTES: Final = 2**20
-_SHOWN: Final = 200
+
+#: Requests that name no run: nothing but the node depends on what comes of them.
+_OF_NODE: Final = (RegisterNodeFleetRequest, ActivateNodeRequest, PullMessagesRequest)
+#: Refusals that pass.
+_PASSING: Final = (
+    httpx.codes.REQUEST_TIMEOUT,
+    httpx.codes.TOO_EARLY,
+    httpx.codes.TOO_MANY_REQUESTS,
+)
 
 #: What is called of Flower, with the parameters that are given to it.
 _CALLED: Final[tuple[tuple[Callable[..., Any], str], ...]] = (
-    (
-        FleetHttpClient.from_server_address,
-        "server_address insecure root_certificates interceptors",
-    ),
+    (FleetHttpClient, "base_url interceptors verify"),
+    (ProtobufRequestContext, "rpc_method message request"),
     *(
         (getattr(FleetHttpClient, name), "self request")
         for name in (
@@ -114,7 +141,12 @@ _CALLED: Final[tuple[tuple[Callable[..., Any], str], ...]] = (
     (iterate_object_tree, "tree"),
     (no_object_id_recompute, ""),
     (inflate_object_from_contents, "object_id object_contents"),
-    (pull_objects, "object_ids pull_object_fn initial_backoff"),
+    (
+        pull_objects,
+        "object_ids pull_object_fn max_time max_tries_per_object initial_backoff backoff_cap",
+    ),
+    (get_object_body, "object_content cls"),
+    (get_object_head_values_from_object_content, "object_content"),
     (push_objects, "objects push_object_fn object_ids_to_push"),
     (make_pull_object_fn_protobuf, "pull_object_protobuf node run_id"),
     (make_push_object_fn_protobuf, "push_object_protobuf node run_id session_id"),
@@ -123,8 +155,8 @@ _CALLED: Final[tuple[tuple[Callable[..., Any], str], ...]] = (
         "confirm_message_received_protobuf node run_id",
     ),
 )
-#: The fields of its messages that are written.
-_WRITTEN: Final = (
+#: The fields of its messages that are written or read.
+_FIELDS: Final = (
     (RegisterNodeFleetRequest, "public_key"),
     (ActivateNodeRequest, "public_key heartbeat_interval"),
     (DeactivateNodeRequest, "node_id"),
@@ -134,6 +166,13 @@ _WRITTEN: Final = (
     (PushMessagesRequest, "node messages_list message_object_trees clientapp_runtime_list"),
     (GetRunRequest, "node run_id"),
     (GetFabRequest, "node hash_str run_id"),
+    (ActivateNodeResponse, "node_id"),
+    (PullMessagesResponse, "messages_list message_object_trees"),
+    (PushMessagesResponse, "session_id objects_to_push"),
+    (GetRunResponse, "run"),
+    (GetFabResponse, "fab"),
+    (ObjectTree, "object_id"),
+    (Node, "node_id"),
 )
 
 
@@ -150,10 +189,10 @@ def check() -> None:
         given = set(names.split())
         if not needed <= given <= parameters.keys():
             raise AttributeError(f"{called.__qualname__}({', '.join(parameters)})")
-    for written, names in _WRITTEN:
-        fields = written.DESCRIPTOR.fields_by_name
+    for kind, names in _FIELDS:
+        fields = kind.DESCRIPTOR.fields_by_name
         if not set(names.split()) <= {*fields}:
-            raise AttributeError(f"{written.__name__}: {', '.join(fields)}")
+            raise AttributeError(f"{kind.__name__}: {', '.join(fields)}")
 
 
 class Stopped(Exception):
@@ -166,6 +205,10 @@ class RunOver(Exception):
 
 class Declined(RetexoError):
     """The SuperLink answers a request with an error."""
+
+
+class Unknown(IdentityError):
+    """The SuperLink knows no such node, or not any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +232,7 @@ class Connection:
 
     Args:
         address: HOST:PORT.
-        insecure: Without TLS.
-        root_certificates: PEM of its CA; None for those of the operating system.
+        tls: Whom to trust; None without TLS.
         key: The node's private key; None: it registers itself, with a key of this process.
         stopping: Set when nothing more is to be asked.
     """
@@ -199,20 +241,28 @@ class Connection:
         self,
         address: str,
         *,
-        insecure: bool,
-        root_certificates: bytes | None,
+        tls: ssl.SSLContext | None,
         key: ec.EllipticCurvePrivateKey | None,
         stopping: threading.Event,
     ) -> None:
         self._address, self._stopping, self._registers = address, stopping, key is None
         keys = generate_key_pairs() if key is None else (key, key.public_key())
         self._public_key = public_key_to_bytes(keys[1])
-        self._client = FleetHttpClient.from_server_address(
-            address, insecure, root_certificates, [NodeAuthHttpInterceptor(*keys)]
+        self._pieces = Budget(0)
+        self._answers = BoundedAnswers(tls, self._budget_of)
+        self._client = FleetHttpClient(
+            f"{'http' if tls is None else 'https'}://{address}",
+            interceptors=[NodeAuthHttpInterceptor(*keys), self._answers],
+            # What it would send by is not used.
+            verify=False if tls is None else tls,
         )
         self._node: Node | None = None
+        # It was let in, and asked for messages since.
+        self._was_known = False
+        self._noting = threading.Lock()
         self._state, self._since, self._reason = "connecting", time.time(), ""
         self._ended = threading.Event()
+        self._heart: threading.Thread | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return the ``state``, ``since`` when (Unix time), the ``reason``, and the ``node``."""
@@ -226,11 +276,13 @@ class Connection:
             IdentityError: It does not let this node in.
             Stopped: As all that asks.
         """
-        deadline = time.monotonic() + _REFUSED_FOR_S
+        deadline: float | None = None
         while self._node is None:
             try:
                 self._activate()
             except Declined as error:
+                # Of a node that died: it is let in by then.
+                deadline = deadline or time.monotonic() + _REFUSED_FOR_S
                 if time.monotonic() > deadline:
                     raise IdentityError(
                         f"{error}; expected the supernode-key of a node that is registered there, "
@@ -238,7 +290,9 @@ class Connection:
                     ) from error
                 self._note("refused", f"{error}; asked again for {_REFUSED_FOR_S:g} s")
                 self._pause(_ASK_AGAIN_S)
-        threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True).start()
+        if self._heart is None:
+            self._heart = threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True)
+            self._heart.start()
 
     def _activate(self) -> None:
         if self._registers:
@@ -259,62 +313,99 @@ class Connection:
         if self._node is not None:
             node_id = self._node.node_id
             # A SuperLink that is away learns of it by the silence.
-            with suppress(httpx.HTTPError, ValueError):
+            with suppress(httpx.HTTPError, ValueError, AnswerTooLong):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
                 if self._registers:
                     self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=node_id))
         self._client.close()
+        self._answers.close()
 
     def receive(self) -> Incoming | None:
-        """Return the next message for this node; None while there is none."""
-        answer = self._ask(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        """Return the next message for this node; None while there is none.
+
+        Raises:
+            IdentityError: It is not let in any more.
+            EngineFailed: As all that asks.
+            Stopped: Likewise.
+        """
+        try:
+            answer = self._ask(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        except Unknown as error:
+            if not self._registers or not self._was_known:
+                raise
+            # A SuperLink that was started again without what it knew.
+            self._node, self._was_known = None, False
+            self._note("away", str(error))
+            self.activate()
+            return None
+        self._was_known = True
         if not answer.messages_list:
             return None
-        return Incoming(
-            head=message_from_proto(answer.messages_list[0]),
-            tree=answer.message_object_trees[0],
-        )
+        try:
+            return Incoming(
+                head=message_from_proto(answer.messages_list[0]),
+                tree=answer.message_object_trees[0],
+            )
+        except Exception as error:
+            said = shown(f"{type(error).__name__}: {error}")
+            logger.warning(line("unread", message=said))
+            self._pause(_ASK_AGAIN_S)
+            return None
 
     def fetch(self, incoming: Incoming, most_bytes: int) -> Message:
         """Return a message with its content, and tell the SuperLink that it is here.
 
         Raises:
-            ConfigurationError: It is longer than ``most_bytes``.
+            AnswerTooLong: It is longer than ``most_bytes``, or would be.
+            RemoteProtocolError: What comes is no message, or another.
             RunOver: Its run has ended.
         """
         assert self._node is not None
-        run_id, tree = incoming.head.metadata.run_id, incoming.tree
+        head, tree = incoming.head.metadata, incoming.tree
+        names = [piece.object_id for piece in iterate_object_tree(tree)]
+        if len(names) > _MOST_PIECES:
+            raise RemoteProtocolError(f"{len(names)} pieces; expected at most {_MOST_PIECES}")
+        limit = most_bytes, "a message", _WHY
+        self._pieces = Budget(*limit)
         pull = make_pull_object_fn_protobuf(
-            lambda request: self._ask(self._client.PullObject, request), self._node, run_id
+            lambda request: self._ask(self._client.PullObject, request), self._node, head.run_id
         )
-        sizes: list[int] = []
-
-        def pull_within(object_id: str) -> bytes:
-            content = pull(object_id)
-            sizes.append(len(content))
-            if sum(sizes) > most_bytes:
-                raise ConfigurationError(
-                    f"a message of more than {format_bytes(most_bytes)}; expected at most that "
-                    "(half of most-memory-mib in this client's agent.toml, less what the process "
-                    "itself takes)"
-                )
-            return content
-
-        contents = pull_objects(
-            [piece.object_id for piece in iterate_object_tree(tree)],
-            pull_within,
-            initial_backoff=_PIECE_PAUSE_S,
-        )
+        first_s, longest_s = _PIECE_PAUSES_S
+        try:
+            contents = pull_objects(
+                names,
+                pull,
+                max_time=_PIECES_WITHIN_S,
+                max_tries_per_object=None,
+                initial_backoff=first_s,
+                backoff_cap=longest_s,
+            )
+        except ObjectPullError as error:
+            raise RemoteProtocolError(shown(error)) from error
         make_confirm_message_received_fn_protobuf(
             lambda request: self._ask(self._client.ConfirmMessageReceived, request),
             self._node,
-            run_id,
-        )(incoming.head.metadata.message_id)
-        message = inflate_object_from_contents(tree.object_id, contents)
+            head.run_id,
+        )(head.message_id)
+        try:
+            Budget(*limit).take(_joined_bytes(contents))
+            message = inflate_object_from_contents(tree.object_id, contents)
+        except AnswerTooLong:
+            raise
+        # It was taken apart by the server.
+        except Exception as error:
+            said = shown(f"{type(error).__name__}: {error}")
+            raise RemoteProtocolError(f"pieces that make no message ({said})") from error
         if not isinstance(message, Message):
-            raise TypeError(f"{type(message).__name__}; expected a message")
+            raise RemoteProtocolError(f"{type(message).__name__}; expected a message")
         # What is named by a digest of its content does not hold its name.
         message.metadata.__dict__["_message_id"] = tree.object_id
+        for name in ("message_id", "run_id", "dst_node_id", "message_type"):
+            wanted, found = getattr(head, name), getattr(message.metadata, name)
+            if found != wanted:
+                raise RemoteProtocolError(
+                    f"a message whose content has {name} {shown(found)}; expected {shown(wanted)}"
+                )
         return message
 
     def run_config(self, run_id: int) -> dict[str, Scalar]:
@@ -324,17 +415,12 @@ class Connection:
             RunOver: It has ended.
         """
         request = GetRunRequest(node=self._node, run_id=run_id)
-        run = run_from_proto(self._ask(self._client.GetRun, request).run)
+        told = self._ask(self._client.GetRun, request).run
+        _check_size("a run", told.ByteSize())
+        run = run_from_proto(told)
         wanted = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run_id)
         bundle = fab_from_proto(self._ask(self._client.GetFab, wanted).fab).content
-        with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
-            size = archive.getinfo("pyproject.toml").file_size
-        if size > _MOST_CONFIG_BYTES:
-            raise ConfigurationError(
-                f"a bundle's pyproject.toml of {format_bytes(size)}; expected at most "
-                f"{format_bytes(_MOST_CONFIG_BYTES)}"
-            )
-        return dict(get_fused_config_from_fab(bundle, run))
+        return dict(get_fused_config_from_fab(_config_alone(bundle), run))
 
     def reply(self, answer: Message, seconds: float) -> None:
         """Send an answer, which took so many seconds.
@@ -358,22 +444,36 @@ class Connection:
                 answer.metadata.run_id,
                 told.session_id,
             )
-            push_objects(
-                get_all_nested_objects(answer), push, object_ids_to_push=set(told.objects_to_push)
-            )
+            try:
+                push_objects(
+                    get_all_nested_objects(answer),
+                    push,
+                    object_ids_to_push=set(told.objects_to_push),
+                )
+            except ObjectPushError as error:
+                raise Declined(shown(error)) from error
 
     # ---- requests --------------------------------------------------------------------------------
+
+    def _budget_of(self, request: Any) -> Budget:
+        if isinstance(request, PullObjectRequest):
+            return self._pieces
+        is_bundle = isinstance(request, GetFabRequest)
+        return Budget(_MOST_BUNDLE_BYTES if is_bundle else _MOST_ANSWER_BYTES)
 
     def _ask(self, call: Callable[[Any], _T], request: Any) -> _T:
         """Ask the SuperLink, again while it is away.
 
         Raises:
-            IdentityError: It refuses this node, or its certificate is not vouched for.
+            Unknown: It refuses this node.
+            IdentityError: Its certificate is not vouched for.
             RunOver: The request is about a run that is not running.
-            Declined: It answers with another error.
+            Declined: It answers with another error what is about a run, or lets this node not in.
+            AnswerTooLong: What it says of a run is.
             EngineFailed: It was away for a day.
             Stopped: The agent ends.
         """
+        of_run = not isinstance(request, _OF_NODE)
         pause_s, begun, failures = _FIRST_PAUSE_S, time.monotonic(), 0
         while True:
             if self._stopping.is_set():
@@ -381,14 +481,16 @@ class Connection:
             try:
                 answer = call(request)
             except httpx.HTTPStatusError as error:
-                reason = self._read(error)
+                reason = self._read(error, of_run)
                 failures += error.response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
-                if failures > _MOST_FAILURES:
+                if of_run and failures > _MOST_FAILURES:
                     raise Declined(reason) from error
             # Where another program answers, its answer cannot be read.
-            except (httpx.HTTPError, ValueError) as error:
+            except (httpx.HTTPError, ValueError, AnswerTooLong) as error:
+                if of_run and isinstance(error, AnswerTooLong):
+                    raise
                 self._check_certificate(error)
-                reason = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+                reason = shown(error) or type(error).__name__
             else:
                 if self._node is not None:
                     self._note("connected")
@@ -399,18 +501,30 @@ class Connection:
             self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _read(self, error: httpx.HTTPStatusError) -> str:
-        """Return why the SuperLink is away, or raise what its answer means."""
+    def _read(self, error: httpx.HTTPStatusError, of_run: bool) -> str:
+        """Return why the SuperLink is away, or raise what its answer means.
+
+        Of a node that was let in, nothing but its key is refused for good: whatever else stands
+        between may answer as it likes for a while.
+        """
         status = error.response.status_code
         said = f"superlink: {self._address} answers {_said(error.response)}"
         if status == httpx.codes.UNAUTHORIZED:
-            raise IdentityError(
-                f"{said}; expected the supernode-key of a node that is registered there, and "
-                "clocks that agree to five minutes"
+            if of_run and self._registers:
+                # What does not know the node any more has no runs of before.
+                raise RunOver(said)
+            key = (
+                ""
+                if self._registers
+                else "the supernode-key of a node that is registered there, and "
             )
-        if status == httpx.codes.FORBIDDEN:
+            raise Unknown(f"{said}; expected {key}clocks that agree to five minutes")
+        if of_run and status == httpx.codes.FORBIDDEN:
             raise RunOver(said)
-        if status < httpx.codes.INTERNAL_SERVER_ERROR:
+        of_key = self._node is None and status == httpx.codes.PRECONDITION_FAILED
+        if of_key or (
+            of_run and status < httpx.codes.INTERNAL_SERVER_ERROR and status not in _PASSING
+        ):
             raise Declined(said)
         return said
 
@@ -428,10 +542,12 @@ class Connection:
 
     def _note(self, state: str, reason: str = "") -> None:
         """Tell the log of a change."""
-        if state == self._state:
-            return
-        before, since = self._state, self._since
-        self._state, self._since, self._reason = state, time.time(), reason
+        with self._noting:
+            before, since = self._state, self._since
+            self._reason = reason
+            if state == before:
+                return
+            self._state, self._since = state, time.time()
         if state == "connected":
             node = "" if self._node is None else self._node.node_id
             facts: dict[str, Any] = {"connected": self._address, "node": node}
@@ -442,22 +558,76 @@ class Connection:
             logger.warning(line("superlink", **{state: self._address}, reason=reason))
 
     def _keep_alive(self) -> None:
-        """Send signs of life; what they meet with, the next request for messages meets with too."""
-        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=_HEARTBEAT_S)
+        """Send signs of life.
+
+        While an answer is computed nothing else is sent, so it is noted when two are lost.
+        """
+        lost = 0
         while not self._ended.wait(_HEARTBEAT_EVERY_S):
-            with suppress(httpx.HTTPError, ValueError, RuntimeError):
+            node = self._node
+            if node is None:
+                continue
+            request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT_S)
+            try:
                 self._client.SendNodeHeartbeat(request)
+            except (httpx.HTTPError, ValueError, RuntimeError, AnswerTooLong) as error:
+                lost += 1
+                if lost > 1 and not self._ended.is_set():
+                    self._note("away", shown(error) or type(error).__name__)
+            else:
+                if lost > 1:
+                    self._note("connected")
+                lost = 0
+
+
+def _joined_bytes(contents: Mapping[str, bytes]) -> int:
+    """Return how long the arrays of pieces are: each names its chunks as often as it likes."""
+    total = 0
+    for content in contents.values():
+        kind, chunks, _ = get_object_head_values_from_object_content(content)
+        if kind == Array.__qualname__:
+            sizes = [len(contents[chunk]) for chunk in chunks]
+            body = json.loads(get_object_body(content, Array))
+            total += sum(sizes[index] for index in body["arraychunk_ids"])
+    return total
+
+
+def _config_alone(bundle: bytes) -> bytes:
+    """Return a bundle of a bundle's pyproject.toml alone, whatever its sizes there are said to be.
+
+    Raises:
+        RemoteProtocolError: It is too long, or packed in another way than Flower does.
+    """
+    name, alone = "pyproject.toml", io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        entry = archive.getinfo(name)
+        # Others unpack a block whole.
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise RemoteProtocolError(
+                f"a bundle with compression {entry.compress_type}; expected deflated or stored"
+            )
+        with archive.open(entry) as file:
+            text = file.read(_MOST_CONFIG_BYTES + 1)
+    _check_size(f"a bundle's {name}", len(text))
+    with zipfile.ZipFile(alone, "w") as archive:
+        archive.writestr(name, text)
+    return alone.getvalue()
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > _MOST_CONFIG_BYTES:
+        raise RemoteProtocolError(
+            f"{name} of more than {format_bytes(_MOST_CONFIG_BYTES)}; expected at most that"
+        )
 
 
 def _said(response: httpx.Response) -> str:
     """Return an answer's status, and what it says."""
     try:
         detail = response.json()["detail"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         detail = ""
-    words = " ".join(str(detail).split())[:_SHOWN]
-    shown = "".join(letter if letter.isprintable() else "?" for letter in words)
-    return f"HTTP {response.status_code}" + (f": {shown}" if shown else "")
+    return f"HTTP {response.status_code}" + (f": {shown(detail)}" if detail else "")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
