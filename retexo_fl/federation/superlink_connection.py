@@ -15,8 +15,8 @@ import ssl
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -342,13 +342,13 @@ class Connection:
         if not answer.messages_list:
             return None
         try:
-            return Incoming(
-                head=message_from_proto(answer.messages_list[0]),
-                tree=answer.message_object_trees[0],
-            )
-        except Exception as error:
-            said = shown(f"{type(error).__name__}: {error}")
-            logger.warning(line("unread", message=said))
+            with _read_from_server("a message that cannot be read"):
+                return Incoming(
+                    head=message_from_proto(answer.messages_list[0]),
+                    tree=answer.message_object_trees[0],
+                )
+        except RemoteProtocolError as error:
+            logger.warning(line("unread", reason=str(error)))
             self._pause(_ASK_AGAIN_S)
             return None
 
@@ -387,15 +387,9 @@ class Connection:
             self._node,
             head.run_id,
         )(head.message_id)
-        try:
+        with _read_from_server("pieces that make no message"):
             Budget(*limit).take(_joined_bytes(contents))
             message = inflate_object_from_contents(tree.object_id, contents)
-        except AnswerTooLong:
-            raise
-        # It was taken apart by the server.
-        except Exception as error:
-            said = shown(f"{type(error).__name__}: {error}")
-            raise RemoteProtocolError(f"pieces that make no message ({said})") from error
         if not isinstance(message, Message):
             raise RemoteProtocolError(f"{type(message).__name__}; expected a message")
         # What is named by a digest of its content does not hold its name.
@@ -412,6 +406,7 @@ class Connection:
         """Return a run's configuration: its bundle's, of which nothing else is read, and its own.
 
         Raises:
+            RemoteProtocolError: One of them cannot be read, or is too long.
             RunOver: It has ended.
         """
         request = GetRunRequest(node=self._node, run_id=run_id)
@@ -420,7 +415,8 @@ class Connection:
         run = run_from_proto(told)
         wanted = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run_id)
         bundle = fab_from_proto(self._ask(self._client.GetFab, wanted).fab).content
-        return dict(get_fused_config_from_fab(_config_alone(bundle), run))
+        with _read_from_server("a bundle that cannot be read"):
+            return dict(get_fused_config_from_fab(_config_alone(bundle), run))
 
     def reply(self, answer: Message, seconds: float) -> None:
         """Send an answer, which took so many seconds.
@@ -578,6 +574,18 @@ class Connection:
                 if lost > 1:
                     self._note("connected")
                 lost = 0
+
+
+@contextmanager
+def _read_from_server(what: str) -> Generator[None]:
+    """Give what fails of what a server sent a name."""
+    try:
+        yield
+    except RetexoError:
+        raise
+    except Exception as error:
+        said = shown(f"{type(error).__name__}: {error}")
+        raise RemoteProtocolError(f"{what} ({said})") from error
 
 
 def _joined_bytes(contents: Mapping[str, bytes]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.agent.process import run_agent
 from retexo_fl.agent.remote import RemoteClient, ask_agent
+from retexo_fl.agent.settings import read_settings
+from retexo_fl.agent.socket_server import SocketServer
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.doorway import prove
 from retexo_fl.channels.identity import Identity
@@ -186,3 +190,32 @@ def test_status_tells_of_jobs_and_peers(pair: list[AgentProcess]) -> None:
     done = retexo("agent", "forget", ticket.job, "--config", str(pair[0].settings))
     assert done.stdout == f"{ticket.job}: forgotten\n"
     assert ticket.job not in [item["job"] for item in ask_agent(pair[0].socket, "status")["jobs"]]
+
+
+def test_what_asks_the_server_is_stopped_before_what_it_asks(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the socket says as it ends would be a final answer."""
+    close, was_stopping = SocketServer.close, []
+
+    class Link:
+        def __init__(self, socket: Path) -> None:
+            self.socket, self.stopping = socket, threading.Event()
+
+        def run(self, stopping: threading.Event, most_bytes: int) -> None:
+            self.stopping = stopping
+            ask_agent(self.socket, "stop")
+            assert stopping.wait(20.0)
+
+        def facts(self) -> dict[str, Any]:
+            return {"state": "connected"}
+
+    def noted(server: SocketServer) -> None:
+        was_stopping.append(link.stopping.is_set())
+        close(server)
+
+    monkeypatch.setattr(SocketServer, "close", noted)
+    with agents(tmp_path, parts, settings=PERMISSIVE, start=False) as made:
+        link = Link(made[0].socket)
+        run_agent(read_settings(made[0].settings), link)
+    assert was_stopping == [True]

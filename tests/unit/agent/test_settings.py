@@ -46,6 +46,15 @@ def test_an_agent_asks_a_superlink_itself_where_nothing_is_counted(tmp_path: Pat
     assert not read_settings(written(tmp_path, **counted)).is_own_node
 
 
+def test_what_is_given_goes_before_the_file_and_is_checked_with_it(tmp_path: Path) -> None:
+    file = written(tmp_path, **{"root-certificates": '"ca.crt"'})
+    settings = read_settings(file, superlink="x:1", supernode_key="/key")
+    assert settings.is_own_node
+    assert settings.supernode_key == "/key"
+    with pytest.raises(ConfigurationError, match="root-certificates: expected none without TLS"):
+        read_settings(file, superlink="x:1", insecure=True)
+
+
 def test_listen_is_a_list_of_addresses(tmp_path: Path) -> None:
     settings = read_settings(written(tmp_path, listen='["tcp://0.0.0.0:7411"]'))
     assert settings.listen == ("tcp://0.0.0.0:7411",)

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.client.log_lines import DEVICES_NAME, LOGGER, DeviceLog, line, logged_to_stderr
+from retexo_fl.client.log_lines import (
+    DEVICES_NAME,
+    LOGGER,
+    DeviceLog,
+    line,
+    logged_to_stderr,
+    shown,
+)
 from retexo_fl.replacing import Kind, Replacement
 
 
@@ -28,6 +35,16 @@ def test_a_traceback_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> No
     (only,) = capsys.readouterr().err.splitlines()
     assert only.startswith("gave up | Traceback ")
     assert " | ValueError: invalid literal" in only
+
+
+def test_what_others_say_is_cut_and_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown("a \n\x1b[2J b") == "a ?[2J b"
+    assert len(shown("x" * 10**6)) == 200
+    with logged_to_stderr({"JOURNAL_STREAM": "9:1"}):
+        LOGGER.error("gave up", exc_info=ValueError("\x1b[2J" + "x" * 10**6))
+    (only,) = capsys.readouterr().err.splitlines()
+    assert only.isprintable()
+    assert len(only) < 25_000
 
 
 def test_time_and_level_stand_before_a_line_outside_systemd(
