@@ -213,7 +213,7 @@ def bundle_of(project: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", compression) as archive:
         archive.writestr("pyproject.toml", project)
-    return GetFabResponse(fab=Fab(content=written.getvalue())).SerializeToString()
+    return bytes(GetFabResponse(fab=Fab(content=written.getvalue())).SerializeToString())
 
 
 @pytest.fixture
@@ -582,7 +582,7 @@ def test_what_a_run_says_is_read_within_bounds(superlink: FakeSuperLink) -> None
     for size, expected in ((2**20, "a run of more than"), (2**22, "an answer of more than")):
         run = Run(override_config=user_config_to_proto({"a": "x" * size}))
         answer = GetRunResponse(run=run).SerializeToString()
-        superlink.answers["get-run"] = lambda _, answer=answer: (200, answer)
+        superlink.refuse("get-run", (200, answer))
         refused = pytest.raises(RetexoError, match=expected)
         with closing(configured(superlink)) as connection, refused:
             connection.run_config(1)
