@@ -13,7 +13,7 @@ import tracemalloc
 import weakref
 import zipfile
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -77,7 +77,9 @@ class FakeSuperLink:
                 for header in outer.headers.items():
                     self.send_header(*header)
                 self.end_headers()
-                self.wfile.write(content)
+                # Who is told too much goes.
+                with suppress(ConnectionError):
+                    self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
                 pass
