@@ -353,7 +353,7 @@ def test_a_superlink_that_goes_during_an_answer_is_away(
     computing = threading.Event()
 
     def wait(_: bytes) -> tuple[int, bytes]:
-        computing.wait(20.0)
+        computing.wait(40.0)
         return 200, b""
 
     superlink.answers |= {
@@ -531,6 +531,19 @@ def test_a_fault_of_the_agent_is_told_with_its_place(
     assert len(told.message) < 300
     assert told.message.isprintable()
     assert reason_of(replies) == "KeyError in the agent; see its log"
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_passes_ends_no_message(
+    superlink: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_node, "RemoteClient", Client)
+    replies = hello(superlink)
+    for name in ("pull-object", "get-run", "push-messages"):
+        superlink.refuse(name, *((status, b"") for status in (408, 425, 429, 500, 503)))
+    with Running(node_of(superlink.address)) as running:
+        running.until(lambda: running.node.facts()["answered"])
+    assert not reason_of(replies)
 
 
 def test_an_agent_that_is_away_is_waited_for_until_it_stops(
