@@ -52,6 +52,7 @@ _Task: TypeAlias = "asyncio.Task[None]"
 #: Time for a computation to end when the agent stops; all that it would keep is on disk.
 _STOP_S: Final = 3.0
 _STATUS_EVERY_S: Final = 10.0
+_ROSTER_EVERY_S: Final = 5.0
 
 
 class ServerLink(Protocol):
@@ -212,6 +213,8 @@ class _Agent:
             tasks.add(asyncio.create_task(self._tell_manager()))
             if self.link is not None:
                 tasks.add(asyncio.create_task(self._keep_link(self.link)))
+            if self.settings.roster:
+                tasks.add(asyncio.create_task(self._follow_roster()))
             tasks.add(asyncio.create_task(self._until_stopped()))
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -236,6 +239,18 @@ class _Agent:
             logger.error(line("roster", refused=str(error)))  # noqa: TRY400 - not a bug
         else:
             logger.info(line("roster", read=self.settings.roster))
+
+    async def _follow_roster(self) -> None:
+        """Read a roster that takes the former one's place, once two looks found it the same."""
+        path = Path(self.settings.roster)
+        read = seen = _stamp(path)
+        while True:
+            await asyncio.sleep(_ROSTER_EVERY_S)
+            found = _stamp(path)
+            if found is not None and found == seen != read:
+                read = found
+                self.read_roster()
+            seen = found
 
     async def _start_network(self) -> set[asyncio.Task[None]]:
         """Listen for peers, and for the SuperNode; return the tasks that run beside the socket."""
@@ -349,6 +364,15 @@ class _Agent:
             "superlink": None if self.link is None else self.link.facts(),
         }
         return without_bytes(facts) if self.jobs.had_masked else facts
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what is another of a file that was replaced or written; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 async def _started(run: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> _Task:

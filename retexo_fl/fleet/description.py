@@ -29,7 +29,11 @@ _MAX_PORT: Final = 65_535
 #: A user of the system has 32 letters at most; units with names have one `retexo-NAME` each.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 _HOLE: Final = re.compile(r"\{([^{}]*)\}")
-_SERVICES: Final = ("none", "systemd", "containers")
+_SERVICES: Final = ("none", "systemd", "containers", "kubernetes")
+#: Whose programs find all that is theirs in places of their own.
+_IN_CONTAINERS: Final = ("containers", "kubernetes")
+#: Names of the server's own objects of Kubernetes.
+_TAKEN: Final = ("server", "register")
 #: By services: an agent's settings and keys, what it keeps, its socket.
 _PLACES: Final = {
     "none": ("", "", ""),
@@ -39,7 +43,7 @@ _PLACES: Final = {
         "/run/retexo-agents/{name}/",
     ),
     # Each container has its own.
-    "containers": ("/etc/retexo/", "/var/lib/retexo/", "/run/retexo/"),
+    **dict.fromkeys(_IN_CONTAINERS, ("/etc/retexo/", "/var/lib/retexo/", "/run/retexo/")),
 }
 #: Keys of ``agent.toml`` that follow from the rest of the file.
 _GIVEN: Final = ("state", "socket", "key", "certificate", "roster", "listen", "partition")
@@ -103,8 +107,8 @@ class Fleet:
     Attributes:
         name: Its name.
         keys_here: All keys are made by who has the file; else each owner makes its own.
-        services: What keeps programs running: ``systemd``, ``containers``, or ``none``, where they
-            are started by hand.
+        services: What keeps programs running: ``systemd``, ``containers``, ``kubernetes``, or
+            ``none``, where they are started by hand.
         server: Where SuperNodes reach the SuperLink.
         own_nodes: Each agent is its own SuperNode; else Flower's program is beside it.
         terms: None where owners agree on no masked sums.
@@ -231,14 +235,10 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
     name = _checked_name(top.text("name"), top, "name")
     keys_here = top.choice("keys", "theirs", ("here", "theirs")) == "here"
     services = top.choice("services", "none", _SERVICES)
-    own_nodes = top.choice("supernode", "flower", ("flower", "agent")) == "agent"
-    if own_nodes and services == "containers":
-        raise top.wrong(
-            "supernode", "agent", '"flower", which our images are for, or other services'
-        )
+    own_nodes = _own_nodes(top, services)
     server = _server(top.table("server"), services)
     terms = _masks(top.table("masks"))
-    if services == "containers" and terms and not keys_here:
+    if services in _IN_CONTAINERS and terms and not keys_here:
         raise top.wrong("services", services, 'keys = "here" with [masks], or other services')
     common = top.table("agent")
     general = {} if common is None else _settings_told(common)
@@ -258,16 +258,10 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
         clients += reader.clients(first)
         if len(clients) > MOST_CLIENTS:
             raise top.wrong("client", f"{len(clients)} clients", f"at most {MOST_CLIENTS}")
-    for kind in ("client", "name"):
-        seen: set[object] = set()
-        for one in clients:
-            if (value := getattr(one, kind)) in seen:
-                raise ConfigurationError(
-                    f"client: two with the {'index' if kind == 'client' else kind} {value!r}; "
-                    "expected another for each"
-                )
-            seen.add(value)
+    _refuse_twice(clients)
     _refuse_shared(clients, services)
+    if services == "kubernetes":
+        _refuse_names(clients)
     return Fleet(
         name=name,
         keys_here=keys_here,
@@ -278,6 +272,39 @@ def _fleet(text: bytes, values: dict[str, Any], folder: Path) -> Fleet:
         clients=tuple(sorted(clients, key=lambda one: one.client)),
         text=text,
     )
+
+
+def _own_nodes(top: _Table, services: str) -> bool:
+    """Return whether agents are their own SuperNodes."""
+    usual = "agent" if services == "kubernetes" else "flower"
+    own_nodes = top.choice("supernode", usual, ("flower", "agent")) == "agent"
+    if not own_nodes and services == "kubernetes":
+        raise top.wrong("supernode", "flower", '"agent": a Pod is one container')
+    if own_nodes and services == "containers":
+        raise top.wrong("supernode", "agent", '"flower", which compose.yaml is for')
+    return own_nodes
+
+
+def _refuse_twice(clients: list[FleetClient]) -> None:
+    for kind in ("client", "name"):
+        seen: set[object] = set()
+        for one in clients:
+            if (value := getattr(one, kind)) in seen:
+                raise ConfigurationError(
+                    f"client: two with the {'index' if kind == 'client' else kind} {value!r}; "
+                    "expected another for each"
+                )
+            seen.add(value)
+
+
+def _refuse_names(clients: list[FleetClient]) -> None:
+    """Refuse what no object of Kubernetes is called: each client is a Service beside the server."""
+    for one in clients:
+        if not one.name[0].isalpha() or one.name in _TAKEN:
+            raise ConfigurationError(
+                f"client {one.client}: name: got {one.name!r}; expected a letter at its beginning, "
+                f"and none of {', '.join(_TAKEN)}"
+            )
 
 
 def _server(table: _Table | None, services: str) -> ServerAddress:
@@ -454,7 +481,7 @@ def _refuse_shared(clients: list[FleetClient], services: str) -> None:
     owners: dict[tuple[str, str], int] = {}
     for one in clients:
         # Of a container, others of its machine have the agent's port alone.
-        claims = _agent_ports(one) if services == "containers" else _claims(one)
+        claims = _agent_ports(one) if services in _IN_CONTAINERS else _claims(one)
         for thing, expected in claims:
             if (owner := owners.get((one.host, thing))) is not None:
                 raise ConfigurationError(

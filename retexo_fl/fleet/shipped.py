@@ -15,6 +15,8 @@ FILES: Final = (
     "clients/install-client.sh",
     "clients/retexo-agent@.service",
     "clients/retexo-supernode@.service",
+    "kubernetes/server.yaml",
+    "kubernetes/client.yaml",
 )
 _HERE: Final = Path(__file__).resolve().parent
 

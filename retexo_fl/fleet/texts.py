@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -13,6 +14,11 @@ from retexo_fl.fleet.shipped import shipped
 from retexo_fl.masking.agreement import LEAST
 
 _CONTAINERS: Final = "containers of docs/containers.md, whose user owns this folder (10001)"
+_PODS: Final = "kubectl apply -k . (docs/kubernetes.md: images, and the part, come first)"
+#: What stands for a client's name in its objects of Kubernetes.
+_A_CLIENT: Final = "a-client"
+_KUSTOMIZATION: Final = "kustomization.yaml"
+_BUNDLE: Final = ("agent.toml", "ca.crt", "certificate.pem", "key.pem", "supernode-key")
 _UNITS: Final = ("clients/retexo-agent@.service", "clients/retexo-supernode@.service")
 
 
@@ -25,6 +31,16 @@ def client_texts(fleet: Fleet, one: FleetClient) -> dict[str, bytes]:
             texts["supernode.env"] = f"SUPERLINK={fleet.server}\nNODE_PORT={one.node_port}\n"
         texts["install.sh"] = shipped("clients/install-client.sh").read_text("utf-8")
         texts |= {Path(name).name: shipped(name).read_text("utf-8") for name in units}
+    elif fleet.services == "kubernetes":
+        objects = shipped("kubernetes/client.yaml").read_text("utf-8")
+        texts["client.yaml"] = objects.replace(_A_CLIENT, one.name)
+        # With the key by which an owner promised.
+        secret = ["agreement-secret"] if fleet.terms else []
+        texts[_KUSTOMIZATION] = _kustomization(
+            "client.yaml",
+            secrets={f"{one.name}-bundle": [*_BUNDLE, *secret]},
+            public={f"{one.name}-roster": ["roster.toml"]},
+        )
     return {name: text.encode() for name, text in texts.items()}
 
 
@@ -35,7 +51,31 @@ def server_texts(fleet: Fleet) -> dict[str, bytes]:
     if fleet.has_units:
         unit = shipped("server/retexo-superlink.service")
         texts[unit.name] = unit.read_bytes()
+    elif fleet.services == "kubernetes":
+        texts["server.yaml"] = shipped("kubernetes/server.yaml").read_bytes()
+        tls = [f"tls/{name}" for name in ("ca.crt", "server.pem", "server.key")]
+        keys = [f"supernodes/{one.name}.pub" for one in fleet.clients]
+        texts[_KUSTOMIZATION] = _kustomization(
+            "server.yaml", secrets={"server-tls": tls}, public={"supernodes": keys}
+        ).encode()
     return texts
+
+
+def _kustomization(
+    objects: str, *, secrets: Mapping[str, list[str]], public: Mapping[str, list[str]]
+) -> str:
+    """Return what makes Secrets and ConfigMaps of a bundle's files, beside a file of objects."""
+    lines = [
+        "apiVersion: kustomize.config.k8s.io/v1beta1",
+        "kind: Kustomization",
+        f"resources: [{objects}]",
+        "generatorOptions: {disableNameSuffixHash: true}",
+    ]
+    for kind, made in (("secretGenerator", secrets), ("configMapGenerator", public)):
+        lines.append(f"{kind}:")
+        for name, files in made.items():
+            lines += [f"  - name: {name}", "    files:", *(f"      - {file}" for file in files)]
+    return "\n".join(lines) + "\n"
 
 
 def supernode_command(fleet: Fleet, one: FleetClient) -> list[str]:
@@ -64,6 +104,9 @@ def _client_lines(fleet: Fleet, one: FleetClient) -> str:
     elif fleet.services == "containers":
         start = _CONTAINERS
         place = f"a folder that the agent's container has at {one.agent['partition']}"
+    elif fleet.services == "kubernetes":
+        start = _PODS
+        place = f"the volume {one.name}-part"
     else:
         start = "retexo agent run --config agent.toml &"
         if not fleet.own_nodes:
@@ -110,6 +153,14 @@ def _server_lines(fleet: Fleet) -> str:
         start = "systemctl daemon-reload && systemctl enable --now retexo-superlink"
     elif fleet.services == "containers":
         copy, start = "Copy: this folder, with its modes (scp -rp)", _CONTAINERS
+    elif fleet.services == "kubernetes":
+        return (
+            "Copy: this folder, with its modes (scp -rp), to where kubectl runs.\n"
+            f"Start: {_PODS}; the Job register lets the clients in\n"
+            f"Then: kubectl exec server-0 -- retexo run --superlink {fleet.server} "
+            f"--root-certificates /etc/retexo/tls/ca.crt --clients {len(fleet.clients)}{sums} "
+            "--out runs/first\n"
+        )
     else:
         copy = "Copy: this folder, with its modes (scp -rp)"
         host = "::" if ":" in fleet.server.host else "0.0.0.0"  # noqa: S104 - all clients

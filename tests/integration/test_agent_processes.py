@@ -32,8 +32,16 @@ from retexo_fl.exchange import FrameKind
 from retexo_fl.exchange.frames import FrameHeader, encode_frame
 from retexo_fl.exchange.link.messages import Offer, encode_greet, encode_offer, frame_prefix
 from retexo_fl.graph import GraphPartition
-from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
+from tests.support.agents import (
+    ROSTER,
+    AgentProcess,
+    agents,
+    assert_same_training,
+    retexo,
+    train_with,
+)
 from tests.support.limits import PERMISSIVE
+from tests.support.part import wait_until
 from tests.support.runs import configured, train
 
 pytestmark = pytest.mark.system
@@ -116,6 +124,20 @@ def test_an_agent_without_a_job_has_nothing_that_computes_in_memory(
         RemoteClient(agent.socket, values).ask(begun)
         computing = agent.status()["memory"]["peak_rss_bytes"]
     assert 2 * waiting < computing
+
+
+def test_a_roster_that_is_replaced_is_read_without_a_signal(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with agents(tmp_path, parts, settings=PERMISSIVE) as (agent, _):
+        path = tmp_path / ROSTER
+        text = path.read_text()
+        path.write_text("no roster")
+        wait_until(lambda: "roster refused=" in agent.log, "nothing was read")
+        path.unlink()
+        path.write_text(f"# later\n{text}")
+        wait_until(lambda: "roster read=" in agent.log, "nothing was read")
+        assert agent.status()["part"]["client"] == 0
 
 
 def test_two_agents_never_share_a_state_folder(pair: list[AgentProcess]) -> None:

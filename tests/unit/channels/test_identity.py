@@ -6,11 +6,12 @@ import ssl
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from retexo_fl.channels.addresses import check_address, parse_tcp
-from retexo_fl.channels.identity import Identity, fingerprint, make_identity
+from retexo_fl.channels.identity import Identity, fingerprint, load_key, make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.errors import IdentityError
 
@@ -51,6 +52,31 @@ def test_an_identity_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     one.key_path.chmod(0o640)
     with pytest.raises(IdentityError, match=r"key\.pem: .*mode 0640.*expected 0600"):
         Identity.load(one.key_path, one.certificate_path)
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "mode", "taken"),
+    [
+        (0, 10001, 0o440, True),
+        (0, 10001, 0o444, False),
+        (0, 10001, 0o460, False),
+        (0, 0, 0o440, False),
+        (10001, 10001, 0o440, False),
+        (10001, 10001, 0o400, True),
+    ],
+)
+def test_a_mounted_secret_is_a_key_that_root_gives_to_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, user: int, mode: int, taken: bool
+) -> None:
+    made = make_identity(tmp_path / "1", 1)
+    found = SimpleNamespace(st_uid=owner, st_mode=stat.S_IFREG | mode)
+    monkeypatch.setattr(Path, "stat", lambda self: found)
+    monkeypatch.setattr("retexo_fl.channels.identity.os.geteuid", lambda: user)
+    if taken:
+        assert load_key(made.key_path).curve.name == "secp256r1"
+    else:
+        with pytest.raises(IdentityError, match="others may read this key"):
+            load_key(made.key_path)
 
 
 def test_a_roster_is_read_as_it_was_written(tmp_path: Path) -> None:
