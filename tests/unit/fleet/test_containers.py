@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,11 @@ def test_what_is_copied_is_in_a_clone() -> None:
         if word == "COPY":
             assert all((ROOT / name).exists() for name in rest.split()[:-1]), rest
     assert "/server/register-client.sh" in last("server", "COPY")
+    # What a wheel is made of.
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    copied = [rest.split()[-1] for word, rest in stages()["build"] if word == "COPY"]
+    assert {name.partition("/")[0] for name in wheel} <= {*copied}
 
 
 @pytest.mark.parametrize("name", services())
