@@ -258,7 +258,7 @@ class Connection:
         )
         self._node: Node | None = None
         # It was let in, and asked for messages since.
-        self._was_known = False
+        self._is_registered, self._was_known = False, False
         self._noting = threading.Lock()
         self._state, self._since, self._reason = "connecting", time.time(), ""
         self._ended = threading.Event()
@@ -266,8 +266,9 @@ class Connection:
 
     def facts(self) -> dict[str, Any]:
         """Return the ``state``, ``since`` when (Unix time), the ``reason``, and the ``node``."""
-        node = None if self._node is None else str(self._node.node_id)
-        return {"state": self._state, "since": self._since, "reason": self._reason, "node": node}
+        told = {"state": self._state, "since": self._since, "reason": self._reason}
+        node = self._node
+        return {**told, "node": None if node is None else str(node.node_id)}
 
     def activate(self) -> None:
         """Have the SuperLink know that this node is there.
@@ -295,16 +296,22 @@ class Connection:
             self._heart.start()
 
     def _activate(self) -> None:
-        if self._registers:
+        refusal: Declined | None = None
+        if self._registers and not self._is_registered:
+            request = RegisterNodeFleetRequest(public_key=self._public_key)
             try:
-                self._ask(
-                    self._client.RegisterNode,
-                    RegisterNodeFleetRequest(public_key=self._public_key),
-                )
+                self._ask(self._client.RegisterNode, request)
+                self._is_registered = True
             except Declined as error:
-                raise IdentityError(f"{error} Expected a supernode-key") from error
+                # Or it is registered, and the answer that said so was lost.
+                refusal = error
         request = ActivateNodeRequest(public_key=self._public_key, heartbeat_interval=_HEARTBEAT_S)
-        self._node = Node(node_id=self._ask(self._client.ActivateNode, request).node_id)
+        try:
+            self._node = Node(node_id=self._ask(self._client.ActivateNode, request).node_id)
+        except Declined:
+            if refusal is None:
+                raise
+            raise IdentityError(f"{refusal} Expected a supernode-key") from refusal
         self._note("connected")
 
     def close(self) -> None:
@@ -334,7 +341,7 @@ class Connection:
             if not self._registers or not self._was_known:
                 raise
             # A SuperLink that was started again without what it knew.
-            self._node, self._was_known = None, False
+            self._node, self._is_registered, self._was_known = None, False, False
             self._note("away", str(error))
             self.activate()
             return None

@@ -383,6 +383,20 @@ def test_a_key_that_is_not_let_in_is_tried_again(
     with Running(node_of(superlink.address)) as running:
         running.until(lambda: running.node.facts()["state"] == "connected")
     assert superlink.asked.count("activate-node") == 4
+    assert superlink.asked.count("register-node") == 1
+
+
+def test_a_superlink_that_registers_no_node_is_named(superlink: FakeSuperLink) -> None:
+    said = b'{"detail": "SuperNode authentication is enabled."}'
+    superlink.answers["register-node"] = lambda _: (412, said)
+    # It is let in, so it was: the answer to an earlier try was lost.
+    with Running(node_of(superlink.address)) as running:
+        running.until(lambda: running.node.facts()["state"] == "connected")
+    superlink.answers["activate-node"] = lambda _: (412, said)
+    with Running(node_of(superlink.address)) as running:
+        running.thread.join(timeout=20.0)
+    assert isinstance(running.error, IdentityError)
+    assert "is enabled. Expected a supernode-key" in str(running.error)
 
 
 def test_a_key_is_tried_again_however_late_the_superlink_came(
