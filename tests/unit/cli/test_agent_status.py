@@ -98,7 +98,7 @@ def test_who_was_met_when_and_what_is_owed(capsys: pytest.CaptureFixture[str]) -
     [
         ({"state": "starting", "answered": 0}, "starting, 0 messages answered"),
         (
-            {"state": "away", "since": time.time() - 3720, "reason": "refused", "answered": 1},
+            {"state": "away", "since": -3720, "reason": "refused", "answered": 1},
             "away for 1 h 02 min (refused), 1 message answered",
         ),
     ],
@@ -106,7 +106,9 @@ def test_who_was_met_when_and_what_is_owed(capsys: pytest.CaptureFixture[str]) -
 def test_the_link_to_the_server_is_a_line(
     capsys: pytest.CaptureFixture[str], link: dict[str, Any], expected: str
 ) -> None:
-    show_status(_agent([], superlink={"address": "x:8000", **link}))
+    # Seconds before now: cases are made long before they are tried.
+    since = time.time() + link.get("since", 0)
+    show_status(_agent([], superlink={"address": "x:8000", **link, "since": since}))
     assert f"SuperLink x:8000: {expected}" in capsys.readouterr().out.splitlines()
 
 

@@ -102,7 +102,13 @@ def test_classes_travel_before_a_basis(bits: int, dtype: str) -> None:
     assert parted_basis(basis, alone)[1].tobytes() == basis.tobytes()
 
 
-@pytest.mark.parametrize("told", [np.zeros(3), np.full(told_values(SHAPE), np.nan)])
-def test_other_values_are_refused(told: np.ndarray) -> None:
-    with pytest.raises(RemoteProtocolError, match="expected 39, finite"):
+@pytest.mark.parametrize(
+    ("told", "refusal"),
+    [
+        (np.zeros(3), "classes of rows have 3 values; expected 39"),
+        (np.full(told_values(SHAPE), np.nan), "classes of rows hold values that are not finite"),
+    ],
+)
+def test_other_values_are_refused(told: np.ndarray, refusal: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=refusal):
         RowClasses.of_told(told, SHAPE)
