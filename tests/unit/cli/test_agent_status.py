@@ -107,8 +107,8 @@ def test_the_link_to_the_server_is_a_line(
     capsys: pytest.CaptureFixture[str], link: dict[str, Any], expected: str
 ) -> None:
     # Seconds before now: cases are made long before they are tried.
-    since = time.time() + link.get("since", 0)
-    show_status(_agent([], superlink={"address": "x:8000", **link, "since": since}))
+    since = {"since": time.time() + link["since"]} if "since" in link else {}
+    show_status(_agent([], superlink={"address": "x:8000", **link, **since}))
     assert f"SuperLink x:8000: {expected}" in capsys.readouterr().out.splitlines()
 
 
