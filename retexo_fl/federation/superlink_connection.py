@@ -80,6 +80,8 @@ _T = TypeVar("_T")
 #: What the SuperLink is told about the time between signs of life, and that time.
 _HEARTBEAT_S: Final = 30.0
 _HEARTBEAT_EVERY_S: Final = 20.0
+#: After a lost one: a SuperLink that comes back gives a node up that was silent for a minute.
+_HEARTBEAT_AGAIN_S: Final = 1.0
 #: A node that died holds its key for 60 s, and the SuperLink gives no reason.
 _REFUSED_FOR_S: Final = 75.0
 _ASK_AGAIN_S: Final = 5.0
@@ -566,7 +568,7 @@ class Connection:
         While an answer is computed nothing else is sent, so it is noted when two are lost.
         """
         lost = 0
-        while not self._ended.wait(_HEARTBEAT_EVERY_S):
+        while not self._ended.wait(_HEARTBEAT_AGAIN_S if lost else _HEARTBEAT_EVERY_S):
             node = self._node
             if node is None:
                 continue

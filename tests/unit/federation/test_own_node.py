@@ -356,10 +356,12 @@ def test_a_superlink_that_goes_during_an_answer_is_away(
         computing.wait(40.0)
         return 200, b""
 
-    superlink.answers |= {
-        "pull-messages": wait,
-        "send-node-heartbeat": lambda _: (503, b""),
-    }
+    def lost(_: bytes) -> tuple[int, bytes]:
+        # From now on the usual time would be too long.
+        monkeypatch.setattr(superlink_connection, "_HEARTBEAT_EVERY_S", 600.0)
+        return 503, b""
+
+    superlink.answers |= {"pull-messages": wait, "send-node-heartbeat": lost}
     with Running(node_of(superlink.address)) as running:
         running.until(lambda: running.node.facts()["state"] == "away")
         assert "503" in running.node.facts()["reason"]
