@@ -65,8 +65,8 @@ class AgentSettings(Limits):
         predictions: Folder for predictions; empty where this client makes none.
         superlink: HOST:PORT of the SuperLink, if the agent asks it for messages itself, in place of
             a SuperNode; or, beside ``meter``, forwards a SuperNode's connection to it.
-        root_certificates: The SuperLink's CA, for an agent that asks it itself; empty for those of
-            the operating system.
+        root_certificates: The SuperLink's CA, for an agent that asks it itself; empty for the
+            authorities that certifi, or SSL_CERT_FILE, names.
         supernode_key: Private key by which the SuperLink then knows it; empty where that knows no
             keys.
         insecure: It does so without TLS.

@@ -89,11 +89,8 @@ class BoundedAnswers:
         return httpx.Response(response.status_code, content=content, request=request)
 
     def _read(self, response: httpx.Response, budget: Budget) -> bytes:
-        deadline, content, is_wanted = (
-            time.monotonic() + _LONGEST_S,
-            bytearray(),
-            response.is_success,
-        )
+        deadline = time.monotonic() + _LONGEST_S
+        content, is_wanted = bytearray(), response.is_success
         try:
             for chunk in response.iter_raw():
                 if time.monotonic() > deadline:

@@ -46,6 +46,7 @@ _LONGEST_PAUSE_S: Final = 3.0
 _RAISED: Final = 2
 #: Configurations of so many runs are kept.
 _MOST_RUNS: Final = 16
+_EXPECTED_KEY: Final = "one of `ssh-keygen -t ecdsa -b 384 -N ''`"
 #: Letters of a message's type that are shown.
 _SHOWN_KIND: Final = 40
 
@@ -235,6 +236,3 @@ def _node_key(path: str) -> ec.EllipticCurvePrivateKey | None:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IdentityError(f"supernode-key: {path}: another kind of key; expected {_EXPECTED_KEY}")
     return key
-
-
-_EXPECTED_KEY: Final = "one of `ssh-keygen -t ecdsa -b 384 -N ''`"
