@@ -45,7 +45,7 @@ def test_cora_takes_less_than_a_megabyte_and_is_as_accurate(tmp_path: Path) -> N
     cora = {"dataset": "cora", "data_dir": cora_dir(), "clients": 10, "model": "gcn"}
     keys: dict[str, Any] = {**ONE_SHOT, **cora}
     runs = [train(tmp_path / f"{seed}", **keys, seed=seed) for seed in range(3)]
-    # 100 + 100 rounds of Adam: 0.8485 in the mean of five seeds (docs/lean-training.md).
+    # 100 + 100 rounds of Adam: 0.8485 in the mean of five seeds (sims/results/lean.md).
     assert np.mean([result_of(run)["test_accuracy"] for run in runs]) > 0.8485
     assert max(result_of(run)["bytes"]["payload"]["total"] for run in runs) < 815_000
 
