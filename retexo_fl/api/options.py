@@ -17,114 +17,110 @@ class Options(TypedDict, total=False):
 
     # ---- Graph ----
     dataset: str | Callable[..., Any] | None
-    """Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a
-    public one (`retexo datasets`), the path of a folder or .npz file as OGB, MUSAE and others
-    lay them out, or module:attribute of a function that returns a graph.
+    """Data set: 'digits' (built in), 'synthetic[:...]', NAME of a public one (`retexo
+    datasets`) or of --data-dir/NAME.npz, a folder or .npz file laid out as by OGB or MUSAE, or
+    module:attribute of a function that returns a graph.
     """
     data_dir: str | Path | None
     """Folder that holds the .npz data sets."""
     nodes: str | Path | Sequence[str | Path] | None
-    """Table of all nodes (.csv, .parquet, .npz, .txt), or again for each type; replaces
+    """Table of all nodes (.csv, .parquet, .npz, .txt); repeat it for each type. Replaces
     --dataset.
     """
     edges: str | Path | Sequence[str | Path] | None
-    """Table of all edges (.csv, .parquet, .npz, .txt, .nt), or again for each relation; needs
+    """Table of all edges (.csv, .parquet, .npz, .txt, .nt); repeat it for each relation. Needs
     --nodes.
     """
     features: str | Path | None
     """Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or
-    'none' to read any graph without features.
+    'none' to read a graph without features.
     """
     key_column: str | None
-    """Column of keys in --nodes, if not 'key'."""
+    """Column of node keys in --nodes; default 'key'."""
     label_column: str | None
-    """Column of labels in --nodes, if not 'label'."""
+    """Column of labels in --nodes; default 'label'."""
     unlabelled_values: str | None
-    """Words in the column of labels that stand for an unlabelled node, beside nothing."""
+    """Labels that mean 'unlabelled', in addition to an empty cell."""
     repeated_nodes: Literal["refuse", "first", "last"] | None
-    """Rows of --nodes with the key of another row: refused, or the first or last is taken."""
-    source_column: str | None
-    """Column of sources in --edges, if not 'source'."""
-    target_column: str | None
-    """Column of targets in --edges, if not 'target'."""
-    weight_column: str | None
-    """Column of weights in --edges, if not 'weight'."""
-    time_column: str | None
-    """Column of times in --edges, if not 'time'."""
-    predicates: str | None
-    """What rows of --edges say (column predicate, or N-Triples) that are edges; all if not
-    given.
+    """What to do when two rows of --nodes have the same key: refuse, or keep the first or the
+    last.
     """
+    source_column: str | None
+    """Column of edge sources in --edges; default 'source'."""
+    target_column: str | None
+    """Column of edge targets in --edges; default 'target'."""
+    weight_column: str | None
+    """Column of edge weights in --edges; default 'weight'."""
+    time_column: str | None
+    """Column of edge times in --edges; default 'time'."""
+    predicates: str | None
+    """Predicates of --edges that are edges (column predicate, or N-Triples); default all."""
     node_time_column: str | None
-    """Column of times in --nodes, for --split time:VAL/TEST, if not 'time'."""
+    """Column of node times in --nodes, for --split time:VAL/TEST; default 'time'."""
     type_column: str | None
-    """Column (attribute, or for arrays any name) that says of nodes their type and of edges
-    their relation; models rel-* read 'type' if it is not given.
+    """Column or attribute with the type of a node and the relation of an edge; models rel-*
+    read 'type' by default.
     """
     label_types: str | None
-    """Types of nodes whose labels are learned, of a graph with labels on several; all if not
-    given.
-    """
+    """Node types whose labels are learned, if several types have labels; default all."""
     delimiter: str | None
-    """What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not
-    given.
-    """
+    """Field separator of CSV tables: comma, semicolon, tab or pipe; detected by default."""
     decimal: str | None
-    """Decimal mark of CSV tables: point or comma; found if not given."""
+    """Decimal mark of CSV tables: point or comma; detected by default."""
     encoding: str | None
-    """Encoding of CSV tables, such as windows-1252; found if not given."""
+    """Encoding of CSV tables, such as windows-1252; detected by default."""
     edges_are: Literal["undirected", "directed"] | None
-    """Whether edges have a direction, from source to target; for models dir-*."""
+    """Whether edges have a direction, from source to target; models dir-* use it."""
     merge_edges: Literal["refuse", "sum", "mean", "max"] | None
-    """An edge that is there several times: refused, or one edge with the sum, mean or maximum
-    of the weights (1 without any) and of each attribute.
+    """What to do with repeated edges: refuse, or merge them by the sum, mean or maximum of
+    their weights (1 if none) and attributes.
     """
     self_loops: Literal["refuse", "drop"] | None
-    """An edge from a node to itself: refused, or left out."""
+    """What to do with an edge from a node to itself: refuse, or drop it."""
     unknown_nodes: Literal["refuse", "drop"] | None
-    """An edge to a node that is not there: refused, or left out."""
+    """What to do with an edge to an unknown node: refuse, or drop it."""
     edges_before: str | float | date | None
-    """Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column
-    time. Three, as 2024-03-01/2024-04-01/2024-05-01: train nodes are read with the edges before
-    the first, validation nodes with those before the second, test nodes the third.
+    """Drop edges from this time on: a number or a date such as 2024-03-01; needs a column time.
+    Three, as in 2024-03-01/2024-04-01/2024-05-01, are limits for train, validation and test
+    nodes.
     """
     clients: int | None
     """Number of clients."""
     partitioner: str | Callable[..., Any] | None
     """How nodes are assigned to clients."""
     split: str | Callable[..., Any] | None
-    """Train, validation and test nodes; published: the graph's own masks, and auto, where it
-    brings some, else random:0.2/0.1/0.7. Of links, the edges; auto: random:0.85/0.05/0.1.
+    """Train, validation and test nodes. published: the graph's own masks. auto: published if
+    the graph has masks, else random:0.2/0.1/0.7; for links, edges by random:0.85/0.05/0.1.
     """
     task: Literal["classes", "multi-label", "regression", "links"] | None
-    """What labels are: one class a node, several labels a node, or numbers; or links: which
-    nodes have an edge, without labels.
+    """What to learn: one class per node, several labels per node, a number per node, or links
+    (which nodes have an edge; needs no labels).
     """
     relation: str | None
-    """Relation of a graph with types whose edges task links learns: its name, or
-    SOURCE/NAME/TARGET where several have it; the only one if not given.
+    """Relation of a typed graph whose edges task links learns: its name, or SOURCE/NAME/TARGET
+    if several share the name; default the only one.
     """
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
     structure: Literal["columns", "degrees", "labels"] | None
-    """What stands for features where nodes have none: columns that clients make of the edges
-    together, beside degrees (columns); degrees alone; or, beside them, which train labels are
-    near (labels), for which peers are sent the labels of train nodes next to theirs.
+    """Features for nodes without any: columns made of the edges together with degrees
+    (columns), degrees alone, or columns with nearby train labels (labels; peers then see labels
+    of train nodes next to theirs).
     """
     structure_columns: int | None
-    """How many such columns there are."""
+    """Number of structural columns."""
     structure_steps: int | None
-    """Steps along edges by which they are made; all but the first exchange vectors of so many
-    values.
+    """Steps along edges that make structural columns; every step after the first exchanges
+    vectors.
     """
     structure_bits: Literal[4, 8, 32] | None
-    """Bits of a value in these vectors, rounded at random, but 8 in the last three; 32 leaves
-    them as they are.
+    """Bits per value in these vectors, rounded stochastically (8 in the last three steps); 32
+    keeps them unchanged.
     """
     # ---- Model and training ----
     algorithm: Literal["lazy", "standard", "bns", "drop", "central", "propagation"] | None
-    """Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop (edges
-    between clients ignored), central (one client); or propagation of labels, without training.
+    """Layer by layer (lazy); or end to end: standard, bns (sampled boundary nodes), drop (no
+    edges between clients), central (one client); or label propagation without training.
     """
     model: (
         Literal[
@@ -146,218 +142,224 @@ class Options(TypedDict, total=False):
         | Callable[..., Any]
         | None
     )
-    """GNN layer; dir-* for directed edges, rel-* for types of nodes and edges, gine for edges
-    with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).
+    """GNN layer. dir-*: directed edges; rel-*: types of nodes and edges; gine: edge attributes;
+    pyg:NAME: a PyG convolution such as pyg:GATv2Conv.
     """
     layers: int | None
-    """Number of GNN layers (stages of the training)."""
+    """Number of GNN layers; lazy training trains one stage per layer."""
     hidden: int | None
     """Width of the hidden layers."""
     heads: int | None
     """Attention heads of GAT; each is hidden/heads wide."""
     num_bases: int | None
-    """Matrices that the relations of rel-gcn are sums of, where types have rows of one width;
-    0: each relation has its own.
+    """Number of basis matrices that relations of rel-gcn share, where rows have one width; 0:
+    each relation has its own matrix.
     """
     unlabelled_types: Literal["drawn", "trained"] | None
-    """Weights of types of nodes without labels, layer by layer: as drawn, or trained by the
-    labels of nodes that their rows go to (rel-sage, rel-gcn; labels on one type). What a layer
-    reads then crosses before it is trained, in place of what it makes.
+    """Weights of node types without labels: random (drawn), or trained by the labels of the
+    nodes that receive their rows (rel-sage, rel-gcn; labels on one type). Trained: a layer's
+    input crosses instead of its output.
     """
     rounds: int | None
-    """Rounds per layer, or of the whole model."""
+    """Rounds per layer, or of the whole model if trained end to end."""
     last_rounds: int | None
-    """Rounds of the last layer, or of the whole model, whatever patience; 0: as rounds says."""
+    """Rounds of the last layer, or of the whole model if trained end to end, without early
+    stopping; 0: as rounds.
+    """
     basis: Literal["none", "supervised"] | None
-    """Whether features become coordinates in a subspace that the train labels choose."""
+    """Whether to project features onto a few directions that the train labels select."""
     basis_rows: Literal["own", "sums", "choose"] | None
-    """Of which rows: each node's own, so that features never leave a client, or the sums over
-    neighbours that the first layer makes, so that they cross once; choose: those of both that
-    explain the labels of validation nodes better.
+    """Rows the basis is computed from: each node's own (features never leave a client), the
+    first layer's sums over neighbours (features cross once), or the better of both on
+    validation nodes (choose).
     """
     basis_blocks: int | None
-    """Blocks of that subspace, each with a coordinate for each class; 1 with solver ridge only."""
+    """Blocks of the basis, each with one coordinate per class; 1 only with solver ridge."""
     basis_bits: Literal[32, 8, 4] | None
-    """Bits of a value of that subspace, and of the sums for it; 32 leaves them as they are."""
+    """Bits per value of the basis and of the sums it is computed from; 32 keeps them unchanged."""
     patience: int | None
-    """Rounds without a better model after which a stage ends; 0 for no early stop."""
+    """Rounds without improvement on validation nodes after which a stage stops early; 0 for
+    none.
+    """
     solver: Literal["rounds", "ridge"] | None
-    """How layers are found: trained in rounds, or by ridge regression of the last one on sums
-    over neighbours, which clients add up once; rounds, optimizer and dropout then do nothing
-    (for gcn and sage).
+    """Train in rounds, or solve the last layer by ridge regression on sums over neighbours that
+    clients add up once (gcn, sage; ignores rounds, optimizer, dropout).
     """
     ridge_penalty: Literal["gcv", "validation"] | None
-    """How the penalty of ridge regression is chosen: by generalised cross-validation of the
-    train nodes (gcv), or by the squared error on validation nodes.
+    """How ridge regression chooses its penalty: generalised cross-validation on train nodes
+    (gcv), or squared error on validation nodes.
     """
     warm_start: bool | None
-    """A stage's classifier starts as the head of the stage before."""
+    """Start a stage's classifier from the head of the stage before."""
     candidates: Literal["none", "own-row", "drawn-types", "few-blocks", "auto"] | None
-    """What else a lazy stage is trained as where that may pay, of which the best on validation
-    nodes is kept: the last layer without nodes' own rows (own-row), or without rows either that
-    taught weights make of types without labels (drawn-types); the first of sage with three
-    blocks of a basis that is the whole space (few-blocks); or all (auto). With one local step.
+    """Variants of a stage to try; validation nodes select one. own-row: last layer without own
+    rows; drawn-types: also without rows of types without labels; few-blocks: first layer of
+    sage on three blocks; auto: all. Needs one local step.
     """
     floor: Literal["none", "one-shot"] | None
-    """With what the model of two layers of gcn or sage is compared once it is trained: nothing,
-    or a ridge regression (solver ridge) on the first three blocks of a basis, of rows that
-    crossed anyway (one-shot); the better on validation nodes is kept. For classes, where the
-    last layer's peers are sent its layer's input (row-bits below 32, boundary-plan rows).
+    """Compare the trained two-layer gcn or sage with a ridge regression on rows that crossed
+    anyway (one-shot), and keep the better on validation nodes. Needs classes, row-bits below 32
+    and boundary-plan rows.
     """
     optimizer: Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"] | None
-    """What the server does with mean gradients (with one local step)."""
+    """Server optimizer for mean gradients (with one local step)."""
     learning_rate: float | None
-    """Step size of optimizer, or of server-optimizer."""
+    """Step size of optimizer or server-optimizer."""
     dropout: float | None
-    """Share of a layer's input values dropped."""
+    """Share of a layer's input values that dropout zeroes."""
     boundary_rate: float | None
-    """Share of its boundary nodes that a client of bns samples in a round."""
+    """Share of its boundary nodes that a client samples per round with bns."""
     boundary_scaling: Literal["inverse", "none"] | None
-    """Whether bns divides sampled vectors by their share."""
+    """Whether bns divides sampled vectors by their sampling rate."""
     activations: Literal["keep", "recompute"] | None
-    """Activations between the passes of an end-to-end round: keep, or recompute to save memory."""
+    """Activations between the two passes of an end-to-end round: keep them, or recompute them
+    to save memory.
+    """
     local_steps: int | None
-    """Steps a client takes in a round; more than 1 is federated averaging of the layer."""
+    """Optimizer steps of a client per round; more than 1 is federated averaging of the layer."""
     local_optimizer: Literal["adam", "sgd"] | None
-    """Optimizer of local steps, if more than 1."""
+    """Optimizer of local steps, if there is more than one."""
     local_learning_rate: float | None
     """Step size of the local optimizer."""
     proximal_mu: float | None
-    """Pull of local steps towards the weights that they start from (FedProx); 0 for none."""
+    """FedProx: pull of local steps towards the weights of the round's start; 0 for none."""
     local_correction: Literal["none", "scaffold"] | None
-    """Whether local steps are corrected by how a client's gradients differ from all clients'
-    (SCAFFOLD), which the server sends beside the weights.
+    """SCAFFOLD: correct local steps for the difference between a client's gradients and all
+    clients'; the server sends the correction beside the weights.
     """
     server_optimizer: Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"] | None
-    """What the server does with changes after several local steps: add their mean, or step
-    along it by learning-rate.
+    """What the server does with updates of several local steps: add their mean, or use it as a
+    gradient with learning-rate.
     """
     link_head: Literal["dot", "mlp"] | None
-    """How task links scores two nodes: by the dot product of their embeddings, or by a layer of
-    its own on their products (mlp).
+    """How task links scores two nodes: dot product of their embeddings, or a small network on
+    their elementwise product (mlp).
     """
     negatives: int | None
-    """Pairs of nodes without an edge that task links draws for each train edge in each round."""
+    """Node pairs without an edge that task links samples per train edge and round."""
     loss: str | Callable[..., Any] | None
-    """Loss, a sum over nodes; auto: cross-entropy, of a regression squared."""
+    """Loss, summed over nodes. auto: cross-entropy; for regression the squared error."""
     class_weights: str | Sequence[float] | None
-    """Weights of train nodes in the loss by class: none, as many nodes over those of the class
-    (balanced), or a number for each.
+    """Loss weights by class: none, inverse to class frequency (balanced), or one number per
+    class.
     """
     metric: str | Callable[..., Any] | None
-    """Metric by which the best weights are selected on the validation nodes, and that is
-    reported; auto: accuracy, of several labels and of links roc-auc, of a regression rmse.
+    """Metric that selects the best weights on validation nodes and that is reported. auto:
+    accuracy; for several labels and links roc-auc, for regression rmse.
     """
     per_client_metrics: bool | None
-    """Each client sends its own figure of the test, and the report shows their spread."""
+    """Each client also sends its own test metric; the report shows the spread."""
     weight_decay: float | None
     """Coupled L2 penalty."""
     aggregator: str | Callable[..., Any] | None
-    """How updates are combined."""
+    """How the server combines updates."""
     secure_aggregation: Literal["none", "masked"] | None
-    """Whether the server gets each client's sums, or only all clients' together: under masks
-    that cancel (masked; at least 3 clients with train nodes; no help against a malicious
-    server).
+    """Whether the server gets each client's sums (none), or only sums over cohorts of clients,
+    hidden by masks that cancel (masked; needs 3 clients with train nodes). Limits: docs/masked-
+    sums.md.
     """
     cohort_size: int | None
-    """Clients that are added up together under masks, all of them or none, in a simulation and
-    a plan; 0 for about five. In a deployment owners agree on that.
+    """Clients per masked sum in a simulation or plan; 0 for about five. In a deployment the
+    owners agree on it.
     """
     update_dp: float | None
-    """Epsilon of differential privacy for each train node's own loss: its gradient, or with
-    solver ridge its products, are clipped, and clients add noise under masks, for all rounds or
-    sums of the run together; 0 for none.
+    """Epsilon of differential privacy for each train node's own loss, for the whole run:
+    clipped gradients (or products, with solver ridge) and noise under masks; 0 for none.
     """
     update_dp_delta: float | None
-    """Delta that goes with update-dp: far below one in the number of train nodes."""
+    """Delta for update-dp; choose it far below one in the number of train nodes."""
     update_dp_clip: float | None
-    """Longest gradient of one train node under update-dp; a longer one is made shorter. With
-    solver ridge the length of what each adds.
+    """Clipping norm of one train node's gradient under update-dp, or of its contribution with
+    solver ridge.
     """
     seed: int | None
-    """Seed of every random choice, but of noise."""
+    """Seed of every random choice except noise."""
     dtype: Literal["float32", "float64"] | None
-    """Arithmetic and vectors."""
+    """Floating-point type of arithmetic and vectors."""
     threads: int | None
-    """CPU threads per client; other values change bits."""
+    """CPU threads per client; another number changes the last bits of results."""
     # ---- Mini-batches and devices ----
     sampler: Literal["none", "full", "neighbour", "shadow", "gns"] | None
-    """Mini-batches of drop and central: with all neighbours (full), a sample of them
-    (neighbour), the subgraph around each node (shadow), or mostly cached ones (gns).
+    """Mini-batches of drop and central: all neighbours (full), a sample of them (neighbour),
+    the subgraph around each node (shadow), or mostly cached ones (gns).
     """
     fanouts: str | Sequence[int] | None
     """Neighbours sampled per node, from the last layer to the first."""
     batch_nodes: int | None
-    """Train nodes of a mini-batch."""
+    """Train nodes per mini-batch."""
     cache_share: float | None
-    """Share of its nodes that gns caches."""
+    """Share of its nodes that a client caches with gns."""
     cache_epochs: int | None
     """Epochs between two samplings of the gns cache."""
     gpu_cache: Literal["degree", "lru"] | None
-    """Feature rows that a GPU caches: those of largest degree, or the last used; not for gns."""
+    """Feature rows that a GPU caches: those of highest degree, or the most recently used (lru);
+    not for gns.
+    """
     devices: str | Sequence[str] | None
-    """Devices of a client; GPUs that it does not have are left out. With auto its own process,
-    and others for a long lazy stage where its first rounds say that they pay.
+    """Devices of a client; missing GPUs are left out. auto: the client's own process, plus
+    workers or a GPU for a long lazy stage if its first rounds show a gain.
     """
     balance: Literal["dynamic", "static", "equal"] | None
-    """Shares of a client's devices: by measured speed (dynamic), by that of the first epoch
-    (static), or equal (equal).
+    """How devices share the work: by measured speed (dynamic), by the first epoch's speed
+    (static), or equally.
     """
     # ---- Exchange ----
     boundary_plan: Literal["rows", "cover", "auto"] | None
     """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
-    rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).
+    rows (cover; gcn, sage, gin), or whichever takes fewer bytes (auto).
     """
     second_rows: Literal["full", "class", "none"] | None
-    """Rows after the first exchange: those that owners compute (full), or none: a client makes
-    them of its neighbours' first rows and the edges across, and peers learn nothing more of
-    links inside a part; class: as none, corrected by the class that owners predict of each.
+    """Rows after the first exchange: computed by their owners (full); not sent, so that peers
+    learn nothing more about links inside a part (none); or as none, with each owner's predicted
+    class (class).
     """
     row_dp: float | None
-    """Experimental: epsilon of differential privacy for each node's features, of which peers
-    get a noised class in place of its first row; 0 sends rows.
+    """Experimental: epsilon of differential privacy for a node's features; peers get a noised
+    class instead of its first row. 0 sends rows.
     """
     row_bits: Literal[32, 8, 4, 2] | None
-    """Bits of a value in vectors, rounded at random; 32 leaves them as they are."""
+    """Bits per value in vectors, rounded stochastically; 32 keeps them unchanged."""
     update_bits: Literal[32, 8, 4, 2, 1] | None
-    """Bits of a value in updates, rounded at random; 32 leaves them as they are."""
+    """Bits per value in updates, rounded stochastically; 32 keeps them unchanged."""
     weight_bits: Literal[32, 8, 4, 2, 1] | None
-    """Bits of a value in weights, sent as changes; 32 sends all weights as they are."""
+    """Bits per value in weights, sent as differences; 32 sends all weights unchanged."""
     codec: Literal["lossless", "dense", "fixed"] | None
-    """Encoding of vectors: the shortest without loss (lossless), every value as it is (dense),
-    or rounded to 24 bits, with row-bits 8 to 8, so that sums are exact (fixed). Updates go
-    without their zeros, but with dense.
+    """Encoding of vectors: shortest lossless form (lossless), every value (dense), or fixed
+    point for exact sums (fixed; 24 bits, or 8 with row-bits 8). Only dense sends zeros of
+    updates.
     """
     # ---- Faults and time ----
     missing_peers: Literal["wait", "drop"] | None
-    """If vectors are missing at the exchange deadline: fail (wait), or continue without (drop)."""
+    """If vectors are missing at the exchange deadline: fail (wait), or continue without them
+    (drop).
+    """
     exchange_deadline_s: float | None
     """Deadline of an exchange, in seconds."""
     exchange_poll_s: float | None
     """Longest interval between two polls of a deployed exchange, in seconds."""
     message_timeout_s: float | None
-    """Seconds a client may take to answer a message."""
+    """Time limit for a client's answer to a message, in seconds."""
     min_clients: int | None
-    """Quorum: answers that are enough to close a round at round-deadline-s; 0 for all."""
+    """Quorum: number of answers that closes a round at round-deadline-s; 0 for all."""
     round_deadline_s: float | None
-    """Deadline after which min-clients answers close a round, in seconds; 0 for none."""
+    """Time after which min-clients answers close a round, in seconds; 0 for none."""
     checkpoint_every: int | None
-    """Rounds between checkpoints, of which at most two a second are written."""
+    """Rounds between checkpoints; at most two per second are written."""
     # ---- Clients that find each other ----
     introductions: bool | None
-    """The server hands all clients' certificates and addresses to clients without a roster."""
+    """The server gives all clients' certificates and addresses to clients without a roster."""
     relay: bool | None
     """The server relays encrypted blocks between clients that cannot reach each other."""
     # ---- Where it runs ----
     engine: Literal["inline", "flower", "deployment"] | None
-    """In this process (inline), in Flower's simulation (flower), or on the clients' machines
-    (deployment).
+    """Where clients run: in this process (inline), in Flower's simulation (flower), or on their
+    own machines (deployment).
     """
     links: str | None
-    """Network that the inline engine models, in virtual time."""
+    """Simulated network of the inline engine, in virtual time."""
     memory_budget: str | None
-    """Memory that this process may take: all there is (auto), or a size. Rows that do not fit
-    are kept on disk in the run directory (inline engine, lazy gcn, sage and gin).
+    """Memory limit of this process: all available (auto), or a size. Rows that do not fit go to
+    disk in the run directory (inline engine; lazy gcn, sage, gin).
     """
 
 

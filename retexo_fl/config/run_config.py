@@ -70,9 +70,9 @@ class RunConfig:
 
     dataset: str = text(
         "digits",
-        "Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a "
-        "public one (`retexo datasets`), the path of a folder or .npz file as OGB, MUSAE and "
-        "others lay them out, or module:attribute of a function that returns a graph.",
+        "Data set: 'digits' (built in), 'synthetic[:...]', NAME of a public one (`retexo "
+        "datasets`) or of --data-dir/NAME.npz, a folder or .npz file laid out as by OGB or MUSAE,"
+        " or module:attribute of a function that returns a graph.",
         panel="Graph",
         lean=ANY,
     )
@@ -80,121 +80,123 @@ class RunConfig:
         "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True, lean=ANY
     )
     nodes: str = texts(
-        "Table of all nodes (.csv, .parquet, .npz, .txt), or again for each type; replaces "
+        "Table of all nodes (.csv, .parquet, .npz, .txt); repeat it for each type. Replaces "
         "--dataset.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
     edges: str = texts(
-        "Table of all edges (.csv, .parquet, .npz, .txt, .nt), or again for each relation; needs "
-        "--nodes.",
+        "Table of all edges (.csv, .parquet, .npz, .txt, .nt); repeat it for each relation. Needs"
+        " --nodes.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
     features: str = text(
         "",
-        "Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or "
-        "'none' to read any graph without features.",
+        "Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, "
+        "or 'none' to read a graph without features.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
-    key_column: str = text("", "Column of keys in --nodes, if not 'key'.", lean=ANY)
-    label_column: str = text("", "Column of labels in --nodes, if not 'label'.", lean=ANY)
+    key_column: str = text("", "Column of node keys in --nodes; default 'key'.", lean=ANY)
+    label_column: str = text("", "Column of labels in --nodes; default 'label'.", lean=ANY)
     unlabelled_values: str = text(
         "",
-        "Words in the column of labels that stand for an unlabelled node, beside nothing.",
+        "Labels that mean 'unlabelled', in addition to an empty cell.",
         metavar="A,B",
         lean=ANY,
     )
     repeated_nodes: str = one_of(
         "refuse",
-        "Rows of --nodes with the key of another row: refused, or the first or last is taken.",
+        "What to do when two rows of --nodes have the same key: refuse, or keep the first or the "
+        "last.",
         *("refuse", "first", "last"),
         lean=ANY,
     )
-    source_column: str = text("", "Column of sources in --edges, if not 'source'.", lean=ANY)
-    target_column: str = text("", "Column of targets in --edges, if not 'target'.", lean=ANY)
-    weight_column: str = text("", "Column of weights in --edges, if not 'weight'.", lean=ANY)
-    time_column: str = text("", "Column of times in --edges, if not 'time'.", lean=ANY)
+    source_column: str = text("", "Column of edge sources in --edges; default 'source'.", lean=ANY)
+    target_column: str = text("", "Column of edge targets in --edges; default 'target'.", lean=ANY)
+    weight_column: str = text("", "Column of edge weights in --edges; default 'weight'.", lean=ANY)
+    time_column: str = text("", "Column of edge times in --edges; default 'time'.", lean=ANY)
     predicates: str = text(
         "",
-        "What rows of --edges say (column predicate, or N-Triples) that are edges; all if not "
-        "given.",
+        "Predicates of --edges that are edges (column predicate, or N-Triples); default all.",
         metavar="A,B",
         lean=ANY,
     )
     node_time_column: str = text(
-        "", "Column of times in --nodes, for --split time:VAL/TEST, if not 'time'.", lean=ANY
+        "", "Column of node times in --nodes, for --split time:VAL/TEST; default 'time'.", lean=ANY
     )
     type_column: str = text(
         "",
-        "Column (attribute, or for arrays any name) that says of nodes their type and of edges "
-        "their relation; models rel-* read 'type' if it is not given.",
+        "Column or attribute with the type of a node and the relation of an edge; models rel-* "
+        "read 'type' by default.",
         lean=ANY,
     )
     label_types: str = text(
         "",
-        "Types of nodes whose labels are learned, of a graph with labels on several; all if not "
-        "given.",
+        "Node types whose labels are learned, if several types have labels; default all.",
         metavar="A,B",
         lean=ANY,
     )
     delimiter: str = text(
         "",
-        "What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not "
-        "given.",
+        "Field separator of CSV tables: comma, semicolon, tab or pipe; detected by default.",
         metavar="MARK",
         lean=ANY,
     )
     decimal: str = text(
         "",
-        "Decimal mark of CSV tables: point or comma; found if not given.",
+        "Decimal mark of CSV tables: point or comma; detected by default.",
         metavar="MARK",
         lean=ANY,
     )
     encoding: str = text(
         "",
-        "Encoding of CSV tables, such as windows-1252; found if not given.",
+        "Encoding of CSV tables, such as windows-1252; detected by default.",
         metavar="NAME",
         lean=ANY,
     )
     partitions: str = text(
         "",
-        "Folder of parts from `retexo partition make`; replaces --dataset.",
+        "Folder of parts from `retexo partition make`. Replaces --dataset.",
         metavar="DIR",
         may_change=True,
         lean=ANY,
     )
     edges_are: str = one_of(
         "undirected",
-        "Whether edges have a direction, from source to target; for models dir-*.",
+        "Whether edges have a direction, from source to target; models dir-* use it.",
         *("undirected", "directed"),
         lean=ANY,
     )
     merge_edges: str = one_of(
         "refuse",
-        "An edge that is there several times: refused, or one edge with the sum, mean or maximum "
-        "of the weights (1 without any) and of each attribute.",
+        "What to do with repeated edges: refuse, or merge them by the sum, mean or maximum of "
+        "their weights (1 if none) and attributes.",
         *("refuse", "sum", "mean", "max"),
         lean=ANY,
     )
     self_loops: str = one_of(
-        "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop", lean=ANY
+        "refuse",
+        "What to do with an edge from a node to itself: refuse, or drop it.",
+        "refuse",
+        "drop",
+        lean=ANY,
     )
     unknown_nodes: str = one_of(
         "refuse",
-        "An edge to a node that is not there: refused, or left out.",
+        "What to do with an edge to an unknown node: refuse, or drop it.",
         "refuse",
         "drop",
         lean=ANY,
     )
     edges_before: str = moment(
-        "Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column "
-        "time. Three, as 2024-03-01/2024-04-01/2024-05-01: train nodes are read with the edges "
-        "before the first, validation nodes with those before the second, test nodes the third.",
+        "Drop edges from this time on: a number or a date such as 2024-03-01; needs a column "
+        "time. Three, as in 2024-03-01/2024-04-01/2024-05-01, are limits for train, validation "
+        "and test nodes.",
         metavar="TIME",
         lean=ANY,
     )
@@ -202,23 +204,23 @@ class RunConfig:
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER, lean=ANY)
     split: str = formed(
         "auto",
-        "Train, validation and test nodes; published: the graph's own masks, and auto, where it "
-        "brings some, else random:0.2/0.1/0.7. Of links, the edges; auto: random:0.85/0.05/0.1.",
+        "Train, validation and test nodes. published: the graph's own masks. auto: published if "
+        "the graph has masks, else random:0.2/0.1/0.7; for links, edges by random:0.85/0.05/0.1.",
         SPLIT,
         metavar="SPEC",
         lean=ANY,
     )
     task: str = one_of(
         "classes",
-        "What labels are: one class a node, several labels a node, or numbers; or links: which "
-        "nodes have an edge, without labels.",
+        "What to learn: one class per node, several labels per node, a number per node, or links "
+        "(which nodes have an edge; needs no labels).",
         *GOALS,
         lean=("classes",),
     )
     relation: str = text(
         "",
-        "Relation of a graph with types whose edges task links learns: its name, or "
-        "SOURCE/NAME/TARGET where several have it; the only one if not given.",
+        "Relation of a typed graph whose edges task links learns: its name, or SOURCE/NAME/TARGET"
+        " if several share the name; default the only one.",
         metavar="NAME",
         lean=ANY,
     )
@@ -228,50 +230,53 @@ class RunConfig:
 
     structure: str = one_of(
         "columns",
-        "What stands for features where nodes have none: columns that clients make of the edges "
-        "together, beside degrees (columns); degrees alone; or, beside them, which train labels "
-        "are near (labels), for which peers are sent the labels of train nodes next to theirs.",
+        "Features for nodes without any: columns made of the edges together with degrees "
+        "(columns), degrees alone, or columns with nearby train labels (labels; peers then see "
+        "labels of train nodes next to theirs).",
         *("columns", "degrees", "labels"),
         lean=ANY,
     )
     structure_columns: int = whole(
-        64, "How many such columns there are.", least=1, most=1024, lean=ANY
+        64, "Number of structural columns.", least=1, most=1024, lean=ANY
     )
     structure_steps: int = whole(
         12,
-        "Steps along edges by which they are made; all but the first exchange vectors of so many "
-        "values.",
+        "Steps along edges that make structural columns; every step after the first exchanges "
+        "vectors.",
         least=2,
         most=64,
         lean=ANY,
     )
     structure_bits: int = choice(
         4,
-        "Bits of a value in these vectors, rounded at random, but 8 in the last three; 32 leaves "
-        "them as they are.",
+        "Bits per value in these vectors, rounded stochastically (8 in the last three steps); 32 "
+        "keeps them unchanged.",
         *(4, 8, 32),
         lean=ANY,
     )
 
     algorithm: str = one_of(
         "lazy",
-        "Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop "
-        "(edges between clients ignored), central (one client); or propagation of labels, without "
-        "training.",
+        "Layer by layer (lazy); or end to end: standard, bns (sampled boundary nodes), drop (no "
+        "edges between clients), central (one client); or label propagation without training.",
         *ALGORITHMS,
         panel="Model and training",
         lean=OWN,
     )
     model: str = one_of(
         "sage",
-        "GNN layer; dir-* for directed edges, rel-* for types of nodes and edges, gine for "
-        "edges with attributes; or pyg:NAME, one of PyG's convolutions (pyg:GATv2Conv).",
+        "GNN layer. dir-*: directed edges; rel-*: types of nodes and edges; gine: edge "
+        "attributes; pyg:NAME: a PyG convolution such as pyg:GATv2Conv.",
         *MODELS,
         plugin=True,
         lean=("gcn", "sage", "gin", "gat", "rel-sage", "rel-gcn", "rel-gat"),
     )
     layers: int = whole(
-        2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2,)
+        2,
+        "Number of GNN layers; lazy training trains one stage per layer.",
+        least=1,
+        most=32,
+        lean=(2,),
     )
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536, lean=ANY)
     heads: int = whole(
@@ -279,147 +284,148 @@ class RunConfig:
     )
     num_bases: int = whole(
         0,
-        "Matrices that the relations of rel-gcn are sums of, where types have rows of one width; "
-        "0: each relation has its own.",
+        "Number of basis matrices that relations of rel-gcn share, where rows have one width; 0: "
+        "each relation has its own matrix.",
         least=0,
         most=256,
         lean=ANY,
     )
     unlabelled_types: str = one_of(
         "drawn",
-        "Weights of types of nodes without labels, layer by layer: as drawn, or trained by the "
-        "labels of nodes that their rows go to (rel-sage, rel-gcn; labels on one type). What a "
-        "layer reads then crosses before it is trained, in place of what it makes.",
+        "Weights of node types without labels: random (drawn), or trained by the labels of the "
+        "nodes that receive their rows (rel-sage, rel-gcn; labels on one type). Trained: a "
+        "layer's input crosses instead of its output.",
         *("drawn", "trained"),
         lean=ANY,
     )
-    rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1, lean=ANY)
+    rounds: int = whole(
+        60, "Rounds per layer, or of the whole model if trained end to end.", least=1, lean=ANY
+    )
     last_rounds: int = whole(
         0,
-        "Rounds of the last layer, or of the whole model, whatever patience; 0: as rounds says.",
+        "Rounds of the last layer, or of the whole model if trained end to end, without early "
+        "stopping; 0: as rounds.",
         least=0,
         may_change=True,
         lean=ANY,
     )
     basis: str = one_of(
         "none",
-        "Whether features become coordinates in a subspace that the train labels choose.",
+        "Whether to project features onto a few directions that the train labels select.",
         *("none", "supervised"),
         lean=OWN,
     )
     basis_rows: str = one_of(
         "own",
-        "Of which rows: each node's own, so that features never leave a client, or the sums over "
-        "neighbours that the first layer makes, so that they cross once; choose: those of both "
-        "that explain the labels of validation nodes better.",
+        "Rows the basis is computed from: each node's own (features never leave a client), the "
+        "first layer's sums over neighbours (features cross once), or the better of both on "
+        "validation nodes (choose).",
         *("own", "sums", "choose"),
         lean=ANY,
     )
     basis_blocks: int = whole(
         3,
-        "Blocks of that subspace, each with a coordinate for each class; 1 with solver ridge only.",
+        "Blocks of the basis, each with one coordinate per class; 1 only with solver ridge.",
         least=1,
         most=64,
         lean=ANY,
     )
     basis_bits: int = choice(
         32,
-        "Bits of a value of that subspace, and of the sums for it; 32 leaves them as they are.",
+        "Bits per value of the basis and of the sums it is computed from; 32 keeps them unchanged.",
         *(32, 8, 4),
         lean=ANY,
     )
     patience: int = whole(
         0,
-        "Rounds without a better model after which a stage ends; 0 for no early stop.",
+        "Rounds without improvement on validation nodes after which a stage stops early; 0 for "
+        "none.",
         least=0,
         lean=ANY,
     )
     solver: str = one_of(
         "rounds",
-        "How layers are found: trained in rounds, or by ridge regression of the last one on sums "
-        "over neighbours, which clients add up once; rounds, optimizer and dropout then do nothing "
-        "(for gcn and sage).",
+        "Train in rounds, or solve the last layer by ridge regression on sums over neighbours "
+        "that clients add up once (gcn, sage; ignores rounds, optimizer, dropout).",
         *("rounds", "ridge"),
         lean=OWN,
     )
     ridge_penalty: str = one_of(
         "gcv",
-        "How the penalty of ridge regression is chosen: by generalised cross-validation of the "
-        "train nodes (gcv), or by the squared error on validation nodes.",
+        "How ridge regression chooses its penalty: generalised cross-validation on train nodes "
+        "(gcv), or squared error on validation nodes.",
         *("gcv", "validation"),
         lean=ANY,
     )
     warm_start: bool = switch(
-        "A stage's classifier starts as the head of the stage before.", lean=OWN
+        "Start a stage's classifier from the head of the stage before.", lean=OWN
     )
     candidates: str = one_of(
         "none",
-        "What else a lazy stage is trained as where that may pay, of which the best on validation "
-        "nodes is kept: the last layer without nodes' own rows (own-row), or without rows either "
-        "that taught weights make of types without labels (drawn-types); the first of sage with "
-        "three blocks of a basis that is the whole space (few-blocks); or all (auto). With one "
-        "local step.",
+        "Variants of a stage to try; validation nodes select one. own-row: last layer without own"
+        " rows; drawn-types: also without rows of types without labels; few-blocks: first layer "
+        "of sage on three blocks; auto: all. Needs one local step.",
         *("none", "own-row", "drawn-types", "few-blocks", "auto"),
         lean=ANY,
     )
     floor: str = one_of(
         "none",
-        "With what the model of two layers of gcn or sage is compared once it is trained: nothing, "
-        "or a ridge regression (solver ridge) on the first three blocks of a basis, of rows that "
-        "crossed anyway (one-shot); the better on validation nodes is kept. For classes, where the "
-        "last layer's peers are sent its layer's input (row-bits below 32, boundary-plan rows).",
+        "Compare the trained two-layer gcn or sage with a ridge regression on rows that crossed "
+        "anyway (one-shot), and keep the better on validation nodes. Needs classes, row-bits "
+        "below 32 and boundary-plan rows.",
         *("none", "one-shot"),
         lean=ANY,
     )
     optimizer: str = one_of(
         "adam",
-        "What the server does with mean gradients (with one local step).",
+        "Server optimizer for mean gradients (with one local step).",
         *("adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"),
         lean=OWN,
     )
     learning_rate: float = number(
         0.01,
-        "Step size of optimizer, or of server-optimizer.",
+        "Step size of optimizer or server-optimizer.",
         "above 0, at most 10",
         lambda v: 0 < v <= 10,
         lean=OWN,
     )
     dropout: float = number(
         0.3,
-        "Share of a layer's input values dropped.",
+        "Share of a layer's input values that dropout zeroes.",
         "from 0 to below 1",
         lambda v: 0 <= v < 1,
         lean=OWN,
     )
     boundary_rate: float = number(
         0.1,
-        "Share of its boundary nodes that a client of bns samples in a round.",
+        "Share of its boundary nodes that a client samples per round with bns.",
         "above 0, at most 1",
         lambda v: 0 < v <= 1,
         lean=ANY,
     )
     boundary_scaling: str = one_of(
         "inverse",
-        "Whether bns divides sampled vectors by their share.",
+        "Whether bns divides sampled vectors by their sampling rate.",
         "inverse",
         "none",
         lean=ANY,
     )
     activations: str = one_of(
         "keep",
-        "Activations between the passes of an end-to-end round: keep, or recompute to save memory.",
+        "Activations between the two passes of an end-to-end round: keep them, or recompute them "
+        "to save memory.",
         *("keep", "recompute"),
         lean=ANY,
     )
     local_steps: int = whole(
         1,
-        "Steps a client takes in a round; more than 1 is federated averaging of the layer.",
+        "Optimizer steps of a client per round; more than 1 is federated averaging of the layer.",
         least=1,
         most=10_000,
         lean=ANY,
     )
     local_optimizer: str = one_of(
-        "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd", lean=ANY
+        "adam", "Optimizer of local steps, if there is more than one.", "adam", "sgd", lean=ANY
     )
     local_learning_rate: float = number(
         0.01,
@@ -430,119 +436,124 @@ class RunConfig:
     )
     proximal_mu: float = number(
         0.0,
-        "Pull of local steps towards the weights that they start from (FedProx); 0 for none.",
+        "FedProx: pull of local steps towards the weights of the round's start; 0 for none.",
         "from 0 to 1000",
         lambda v: 0 <= v <= 1000,
         lean=OWN,
     )
     local_correction: str = one_of(
         "none",
-        "Whether local steps are corrected by how a client's gradients differ from all clients' "
-        "(SCAFFOLD), which the server sends beside the weights.",
+        "SCAFFOLD: correct local steps for the difference between a client's gradients and all "
+        "clients'; the server sends the correction beside the weights.",
         *("none", "scaffold"),
         lean=OWN,
     )
     server_optimizer: str = one_of(
         "mean",
-        "What the server does with changes after several local steps: add their mean, or step "
-        "along it by learning-rate.",
+        "What the server does with updates of several local steps: add their mean, or use it as a"
+        " gradient with learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
         lean=OWN,
     )
     link_head: str = one_of(
         "dot",
-        "How task links scores two nodes: by the dot product of their embeddings, or by a layer of "
-        "its own on their products (mlp).",
+        "How task links scores two nodes: dot product of their embeddings, or a small network on "
+        "their elementwise product (mlp).",
         *("dot", "mlp"),
         lean=ANY,
     )
     negatives: int = whole(
         1,
-        "Pairs of nodes without an edge that task links draws for each train edge in each round.",
+        "Node pairs without an edge that task links samples per train edge and round.",
         least=1,
         most=1000,
         lean=ANY,
     )
     loss: str = formed(
         "auto",
-        "Loss, a sum over nodes; auto: cross-entropy, of a regression squared.",
+        "Loss, summed over nodes. auto: cross-entropy; for regression the squared error.",
         LOSS,
         metavar="SPEC",
         lean=ANY,
     )
     class_weights: str = formed(
         "none",
-        "Weights of train nodes in the loss by class: none, as many nodes over those of the class "
-        "(balanced), or a number for each.",
+        "Loss weights by class: none, inverse to class frequency (balanced), or one number per "
+        "class.",
         CLASS_WEIGHTS,
         metavar="SPEC",
         lean=ANY,
     )
     metric: str = formed(
         "auto",
-        "Metric by which the best weights are selected on the validation nodes, and that is "
-        "reported; auto: accuracy, of several labels and of links roc-auc, of a regression rmse.",
+        "Metric that selects the best weights on validation nodes and that is reported. auto: "
+        "accuracy; for several labels and links roc-auc, for regression rmse.",
         METRIC,
         metavar="SPEC",
         lean=ANY,
     )
     per_client_metrics: bool = switch(
-        "Each client sends its own figure of the test, and the report shows their spread.", lean=ANY
+        "Each client also sends its own test metric; the report shows the spread.", lean=ANY
     )
     weight_decay: float = number(
         5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1, lean=OWN
     )
-    aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR, lean=OWN)
+    aggregator: str = formed("mean", "How the server combines updates.", AGGREGATOR, lean=OWN)
     secure_aggregation: str = one_of(
         "none",
-        "Whether the server gets each client's sums, or only all clients' together: under masks "
-        "that cancel (masked; at least 3 clients with train nodes; no help against a malicious "
-        "server).",
+        "Whether the server gets each client's sums (none), or only sums over cohorts of clients,"
+        " hidden by masks that cancel (masked; needs 3 clients with train nodes). Limits: "
+        "docs/masked-sums.md.",
         *("none", "masked"),
         lean=ANY,
     )
     cohort_size: int = whole(
         0,
-        "Clients that are added up together under masks, all of them or none, in a simulation and "
-        "a plan; 0 for about five. In a deployment owners agree on that.",
+        "Clients per masked sum in a simulation or plan; 0 for about five. In a deployment the "
+        "owners agree on it.",
         least=0,
         most=65,
         lean=ANY,
     )
     update_dp: float = number(
         0.0,
-        "Epsilon of differential privacy for each train node's own loss: its gradient, or with "
-        "solver ridge its products, are clipped, and clients add noise under masks, for all rounds "
-        "or sums of the run together; 0 for none.",
+        "Epsilon of differential privacy for each train node's own loss, for the whole run: "
+        "clipped gradients (or products, with solver ridge) and noise under masks; 0 for none.",
         "from 0 to 100",
         lambda v: 0 <= v <= 100,
         lean=OWN,
     )
     update_dp_delta: float = number(
         1e-5,
-        "Delta that goes with update-dp: far below one in the number of train nodes.",
+        "Delta for update-dp; choose it far below one in the number of train nodes.",
         "from 1e-15 to 0.1",
         lambda v: 1e-15 <= v <= 0.1,
         lean=ANY,
     )
     update_dp_clip: float = number(
         1.0,
-        "Longest gradient of one train node under update-dp; a longer one is made shorter. With "
-        "solver ridge the length of what each adds.",
+        "Clipping norm of one train node's gradient under update-dp, or of its contribution with "
+        "solver ridge.",
         "from 1e-6 to 1e6",
         lambda v: 1e-6 <= v <= 1e6,
         lean=ANY,
     )
-    seed: int = whole(0, "Seed of every random choice, but of noise.", least=0, lean=ANY)
-    dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64", lean=ANY)
+    seed: int = whole(0, "Seed of every random choice except noise.", least=0, lean=ANY)
+    dtype: str = one_of(
+        "float32", "Floating-point type of arithmetic and vectors.", "float32", "float64", lean=ANY
+    )
     threads: int = whole(
-        1, "CPU threads per client; other values change bits.", least=1, most=256, lean=ANY
+        1,
+        "CPU threads per client; another number changes the last bits of results.",
+        least=1,
+        most=256,
+        lean=ANY,
     )
 
     sampler: str = one_of(
         "none",
-        "Mini-batches of drop and central: with all neighbours (full), a sample of them "
-        "(neighbour), the subgraph around each node (shadow), or mostly cached ones (gns).",
+        "Mini-batches of drop and central: all neighbours (full), a sample of them (neighbour), "
+        "the subgraph around each node (shadow), or mostly cached ones (gns).",
         *("none", "full", "neighbour", "shadow", "gns"),
         panel="Mini-batches and devices",
         lean=OWN,
@@ -554,10 +565,10 @@ class RunConfig:
         metavar="SPEC",
         lean=ANY,
     )
-    batch_nodes: int = whole(1024, "Train nodes of a mini-batch.", least=1, lean=ANY)
+    batch_nodes: int = whole(1024, "Train nodes per mini-batch.", least=1, lean=ANY)
     cache_share: float = number(
         0.2,
-        "Share of its nodes that gns caches.",
+        "Share of its nodes that a client caches with gns.",
         "above 0, at most 1",
         lambda v: 0 < v <= 1,
         lean=ANY,
@@ -567,14 +578,15 @@ class RunConfig:
     )
     gpu_cache: str = one_of(
         "degree",
-        "Feature rows that a GPU caches: those of largest degree, or the last used; not for gns.",
+        "Feature rows that a GPU caches: those of highest degree, or the most recently used "
+        "(lru); not for gns.",
         *("degree", "lru"),
         lean=ANY,
     )
     devices: str = formed(
         "auto",
-        "Devices of a client; GPUs that it does not have are left out. With auto its own process, "
-        "and others for a long lazy stage where its first rounds say that they pay.",
+        "Devices of a client; missing GPUs are left out. auto: the client's own process, plus "
+        "workers or a GPU for a long lazy stage if its first rounds show a gain.",
         DEVICES,
         metavar="SPEC",
         may_change=True,
@@ -582,8 +594,8 @@ class RunConfig:
     )
     balance: str = one_of(
         "dynamic",
-        "Shares of a client's devices: by measured speed (dynamic), by that of the first epoch "
-        "(static), or equal (equal).",
+        "How devices share the work: by measured speed (dynamic), by the first epoch's speed "
+        "(static), or equally.",
         "dynamic",
         "static",
         "equal",
@@ -594,57 +606,58 @@ class RunConfig:
     boundary_plan: str = one_of(
         "rows",
         "Vectors that clients send: each boundary row once (rows), the fewest rows and sums of "
-        "rows (cover; for gcn, sage and gin), or whichever takes fewer bytes on the graph (auto).",
+        "rows (cover; gcn, sage, gin), or whichever takes fewer bytes (auto).",
         *("rows", "cover", "auto"),
         panel="Exchange",
         lean=ANY,
     )
     second_rows: str = one_of(
         "full",
-        "Rows after the first exchange: those that owners compute (full), or none: a client makes "
-        "them of its neighbours' first rows and the edges across, and peers learn nothing more of "
-        "links inside a part; class: as none, corrected by the class that owners predict of each.",
+        "Rows after the first exchange: computed by their owners (full); not sent, so that peers "
+        "learn nothing more about links inside a part (none); or as none, with each owner's "
+        "predicted class (class).",
         *("full", "class", "none"),
         lean=ANY,
     )
     row_dp: float = number(
         0.0,
-        "Experimental: epsilon of differential privacy for each node's features, of which peers "
-        "get a noised class in place of its first row; 0 sends rows.",
+        "Experimental: epsilon of differential privacy for a node's features; peers get a noised "
+        "class instead of its first row. 0 sends rows.",
         "0, or from 0.01 to 100",
         lambda v: v == 0 or 0.01 <= v <= 100,
         lean=ANY,
     )
     row_bits: int = choice(
         32,
-        "Bits of a value in vectors, rounded at random; 32 leaves them as they are.",
+        "Bits per value in vectors, rounded stochastically; 32 keeps them unchanged.",
         *(32, 8, 4, 2),
         lean=ANY,
     )
     update_bits: int = choice(
         32,
-        "Bits of a value in updates, rounded at random; 32 leaves them as they are.",
+        "Bits per value in updates, rounded stochastically; 32 keeps them unchanged.",
         *(32, 8, 4, 2, 1),
         lean=ANY,
     )
     weight_bits: int = choice(
         32,
-        "Bits of a value in weights, sent as changes; 32 sends all weights as they are.",
+        "Bits per value in weights, sent as differences; 32 sends all weights unchanged.",
         *(32, 8, 4, 2, 1),
         lean=ANY,
     )
     codec: str = one_of(
         "lossless",
-        "Encoding of vectors: the shortest without loss (lossless), every value as it is (dense), "
-        "or rounded to 24 bits, with row-bits 8 to 8, so that sums are exact (fixed). Updates go "
-        "without their zeros, but with dense.",
+        "Encoding of vectors: shortest lossless form (lossless), every value (dense), or fixed "
+        "point for exact sums (fixed; 24 bits, or 8 with row-bits 8). Only dense sends zeros of "
+        "updates.",
         *("lossless", "dense", "fixed"),
         lean=("lossless", "fixed"),
     )
 
     missing_peers: str = one_of(
         "wait",
-        "If vectors are missing at the exchange deadline: fail (wait), or continue without (drop).",
+        "If vectors are missing at the exchange deadline: fail (wait), or continue without them "
+        "(drop).",
         "wait",
         "drop",
         panel="Faults and time",
@@ -669,7 +682,7 @@ class RunConfig:
     )
     message_timeout_s: float = number(
         3600.0,
-        "Seconds a client may take to answer a message.",
+        "Time limit for a client's answer to a message, in seconds.",
         "above 0",
         lambda v: v > 0,
         may_change=True,
@@ -677,26 +690,26 @@ class RunConfig:
     )
     min_clients: int = whole(
         0,
-        "Quorum: answers that are enough to close a round at round-deadline-s; 0 for all.",
+        "Quorum: number of answers that closes a round at round-deadline-s; 0 for all.",
         least=0,
         lean=ANY,
     )
     round_deadline_s: float = number(
         0.0,
-        "Deadline after which min-clients answers close a round, in seconds; 0 for none.",
+        "Time after which min-clients answers close a round, in seconds; 0 for none.",
         "at least 0",
         lambda v: v >= 0,
         lean=ANY,
     )
     checkpoint_every: int = whole(
         1,
-        "Rounds between checkpoints, of which at most two a second are written.",
+        "Rounds between checkpoints; at most two per second are written.",
         least=1,
         lean=ANY,
     )
 
     introductions: bool = switch(
-        "The server hands all clients' certificates and addresses to clients without a roster.",
+        "The server gives all clients' certificates and addresses to clients without a roster.",
         panel="Clients that find each other",
         may_change=True,
         lean=ANY,
@@ -709,8 +722,8 @@ class RunConfig:
 
     engine: str = one_of(
         "inline",
-        "In this process (inline), in Flower's simulation (flower), or on the clients' machines "
-        "(deployment).",
+        "Where clients run: in this process (inline), in Flower's simulation (flower), or on "
+        "their own machines (deployment).",
         *("inline", "flower", "deployment"),
         panel="Where it runs",
         may_change=True,
@@ -718,15 +731,15 @@ class RunConfig:
     )
     links: str = formed(
         "ideal",
-        "Network that the inline engine models, in virtual time.",
+        "Simulated network of the inline engine, in virtual time.",
         LINKS,
         metavar="SPEC",
         lean=ANY,
     )
     memory_budget: str = formed(
         "auto",
-        "Memory that this process may take: all there is (auto), or a size. Rows that do not fit "
-        "are kept on disk in the run directory (inline engine, lazy gcn, sage and gin).",
+        "Memory limit of this process: all available (auto), or a size. Rows that do not fit go "
+        "to disk in the run directory (inline engine; lazy gcn, sage, gin).",
         BUDGET,
         metavar="SIZE",
         may_change=True,

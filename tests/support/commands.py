@@ -106,9 +106,9 @@ def copy_tree(folder: Path) -> Path:
     return copy
 
 
-def readme_blocks() -> list[str]:
-    """Return the shell commands of README.md, one text for each fenced block."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def readme_blocks(page: str = "README.md") -> list[str]:
+    """Return the shell commands of a page, one text for each fenced block."""
+    text = (ROOT / page).read_text(encoding="utf-8")
     return [block.strip() for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.M)]
 
 

@@ -1,4 +1,4 @@
-"""Every command of README runs as it stands there; the first two are run by CI itself."""
+"""Every command of README and of the page for users of Flower runs; CI itself runs the first two."""
 
 from __future__ import annotations
 
@@ -18,26 +18,18 @@ from tests.support.commands import (
     run_command,
     search_path,
 )
-from tests.support.data import data_dir
 from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system]
 
-#: What has a folder of data sets in it needs one, and trains for long: each night.
 BLOCKS = [
-    pytest.param(
-        block,
-        id=block.split("\n")[-1].strip(),
-        marks=[pytest.mark.real_graphs, pytest.mark.slow] if "DIR" in block else [],
-    )
-    for block in readme_blocks()[2:]
+    pytest.param(block, id=block.split("\n")[-1].strip())
+    for block in [*readme_blocks()[2:], *readme_blocks("docs/flower.md")]
 ]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_readme_block_runs(tmp_path: Path, block: str) -> None:
-    if "DIR" in block:
-        block = block.replace("DIR", str(data_dir()))
     mark = Marked()
     with tempfile.TemporaryDirectory(prefix="rtx-") as place:
         variables = {

@@ -47,8 +47,8 @@ def test_glossary_has_thirty_words_at_most() -> None:
     assert 15 < len(words) <= 30
 
 
-def test_readme_is_two_hundred_lines_at_most_and_trains_in_five_lines_of_shell() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+def test_readme_is_120_lines_at_most_and_trains_in_five_lines_of_shell() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
     assert len(readme_blocks()[HEADLINE_BLOCKS].splitlines()) == 5
 
 
