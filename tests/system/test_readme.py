@@ -1,4 +1,4 @@
-"""Every command of README and of the page for users of Flower runs; CI itself runs the first two."""
+"""Commands of README and of the page for users of Flower run; CI itself runs the first two."""
 
 from __future__ import annotations
 
