@@ -25,8 +25,8 @@ MOST_EPSILON: Final = 100.0
 MOST_SIGMA: Final = 2.0**13
 _MOST_MU: Final = 2.0**10
 _HALVINGS: Final = 200
-#: Of train nodes times epsilon, below which noise was worse than no edges across (a table of
-#: docs/masked-sums.md): of updates, and of sums that a last layer is solved from.
+#: Of train nodes times epsilon, below which noise was worse than no edges across (tables of
+#: docs/measured/privacy.md): of updates, and of sums that a last layer is solved from.
 _FEW_UPDATED: Final = 5_000
 _FEW_SOLVED: Final = 3_000
 _ROUNDING: Final = 1e-9

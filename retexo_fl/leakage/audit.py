@@ -232,7 +232,7 @@ def _played(
         if config.update_dp and not config.has_rounds:
             skipped.append(
                 f"labels and rows from products for a regression with noise (update-dp "
-                f"{config.update_dp:g}): what it promises is in docs/masked-sums.md"
+                f"{config.update_dp:g}): what it promises is in docs/noise-on-sums.md"
             )
         found += [one for one in [single_contributors(config, shape, parts)] if one]
     with Step("playing what peers can read", quiet=quiet):
