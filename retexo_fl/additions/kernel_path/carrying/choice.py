@@ -17,7 +17,7 @@ from retexo_fl.errors import ChannelUnavailable
 logger = logging.getLogger(__name__)
 
 #: Where so many senders deliver so much each, the kernel's program takes no more of the receiver's
-#: processor than TCP; everywhere below TCP takes less (figures: `docs/kernel-path.md`).
+#: processor than TCP; everywhere below TCP takes less (figures: `docs/measured/hardware.md`).
 LEAST_SENDERS: Final = 16
 LEAST_BYTES: Final = 1 << 22
 #: A training whose exchanges come so often takes two thirds of TCP's processor time or less: the
