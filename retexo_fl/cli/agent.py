@@ -52,7 +52,10 @@ def _run(
     superlink: Annotated[
         str,
         typer.Option(
-            help="Ask this SuperLink for messages, in place of a SuperNode with its ClientApps.",
+            help=(
+                "Fetch messages from this SuperLink directly, without a SuperNode and its "
+                "ClientApps."
+            ),
             metavar="HOST:PORT",
             rich_help_panel=DEPLOYMENT,
         ),
@@ -61,7 +64,7 @@ def _run(
     supernode_key: Annotated[
         Path | None,
         typer.Option(
-            help="Private key by which the SuperLink knows this node.",
+            help="Private key that identifies this node to the SuperLink.",
             metavar="FILE",
             rich_help_panel=DEPLOYMENT,
         ),
@@ -70,7 +73,7 @@ def _run(
 ) -> None:
     """Serve this machine's part until stopped.
 
-    What is given for the deployment goes before the keys of these names in the settings.
+    Options of the deployment override the keys of the same names in the settings file.
     """
     from retexo_fl.agent.state_folder import owned_state
 
@@ -103,13 +106,15 @@ def _status(
         bool,
         typer.Option(
             "--questions",
-            help="Show which questions about the part were answered, from the log in the agent's "
-            "state folder; the agent need not run.",
+            help=(
+                "Show which questions about the part were answered, from the log in the "
+                "agent's state folder; works without the agent."
+            ),
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every field, as JSON.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it every 2 s until Ctrl-C, in a terminal.")
+        bool, typer.Option("--watch", help="Refresh every 2 s until Ctrl-C, in a terminal.")
     ] = False,
 ) -> None:
     """Show what the agent does: its jobs, its peers, its bytes."""
@@ -149,7 +154,7 @@ def _show_questions(settings: AgentSettings, *, as_json: bool) -> None:
 
 
 def _stop(config: _Config = _DEFAULT) -> None:
-    """Stop the agent; its results are on disk, and a training continues once it runs again."""
+    """Stop the agent. Its results are on disk; a training continues once the agent runs again."""
     from retexo_fl.agent.remote import ask_agent
     from retexo_fl.agent.state_folder import wait_until_free
 
@@ -163,7 +168,7 @@ def _forget(
     job: Annotated[str, typer.Argument(help="Name of the job, as `retexo agent status` shows it.")],
     config: _Config = _DEFAULT,
 ) -> None:
-    """Delete what the agent keeps of a job, which cannot be resumed after that."""
+    """Delete the agent's data of a job. The job cannot be resumed after that."""
     from retexo_fl.agent.remote import ask_agent
 
     known = ask_agent(Path(_settings(config).socket), "forget", job=job)["known"]
@@ -174,11 +179,11 @@ def _reset_counter(
     client: Annotated[int, typer.Argument(help="Index of the other client.", min=0)],
     config: _Config = _DEFAULT,
 ) -> None:
-    """Believe another client whose machine was really set up anew.
+    """Trust another client again whose machine was set up anew.
 
-    Under masks, agents remember how often each other one of their cohort was started and how many
-    questions it had answered, and refuse keys that tell less: its state folder was put back. Ask
-    that owner whether it was; the agent here may go on running.
+    Under masks, agents remember how often each other agent of their cohort was started and how many
+    questions it answered. They refuse lower counters, since these mean that a state folder was
+    restored. Ask that owner first. The agent here may keep running.
     """
     from retexo_fl.agent.counters import CounterFile
 

@@ -45,15 +45,15 @@ _FIT_DEPLOYED: Final = (
     "retexo features fit --superlink 203.0.113.10:8000 --root-certificates tls/ca.crt --clients 2 "
     "--out recipe.toml"
 )
-_Key = Annotated[str, typer.Option(help="Column of keys, if not 'key'.", metavar="NAME")]
-_Label = Annotated[str, typer.Option(help="Column of labels, if not 'label'.", metavar="NAME")]
+_Key = Annotated[str, typer.Option(help="Column of node keys; default 'key'.", metavar="NAME")]
+_Label = Annotated[str, typer.Option(help="Column of labels; default 'label'.", metavar="NAME")]
 _Columns = Annotated[
     str,
     typer.Option(
         help="Columns that become features; default all but key, label and split.", metavar="A,B"
     ),
 ]
-_Drop = Annotated[str, typer.Option(help="Columns that do not.", metavar="A,B")]
+_Drop = Annotated[str, typer.Option(help="Columns that do not become features.", metavar="A,B")]
 _Categorical = Annotated[
     str,
     typer.Option(help="Columns whose numbers are names, such as postcodes.", metavar="A,B"),
@@ -62,9 +62,11 @@ _SecureAggregation = Annotated[
     str,
     typer.Option(
         "--secure-aggregation",
-        help="Whether the server gets sums over cohorts alone, under masks (masked), or each "
-        "client's summary (none); if not given, masked where it can be: roster files, and 3 "
-        "clients at least.",
+        help=(
+            "Whether the server gets sums over cohorts of clients only (masked), or each "
+            "client's summary (none). Default: masked if there are roster files and at "
+            "least 3 clients."
+        ),
         metavar="masked|none",
         show_default=False,
         rich_help_panel=DEPLOYMENT,
@@ -98,7 +100,7 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
     unlabelled_values: UnlabelledValues = "",
     unlabelled: Annotated[
         bool,
-        typer.Option("--unlabelled", help="The nodes are of a type without labels."),
+        typer.Option("--unlabelled", help="These nodes have no labels."),
     ] = False,
     delimiter: Delimiter = "",
     decimal: Decimal = "",
@@ -106,11 +108,11 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
     out: Annotated[Path, typer.Option(help="New file for the summary (JSON).", metavar="FILE")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Write what a recipe needs to know of one client's nodes, without any of its rows.
+    """Summarise one client's nodes for a recipe, without any of its rows.
 
-    The file holds, for each column of numbers, how many there are, their sum and their sum of
-    squares, also of their logarithms; for each column of texts how often each text is there; the
-    texts of labels; no keys.
+    The file holds, for each column of numbers, their count, sum and sum of squares, also of their
+    logarithms; for each column of texts the count of each text; the names of labels. It holds no
+    keys.
     """
     from retexo_fl.graph.recipes import read_summary
     from retexo_fl.graph.recipes.fitting import unlabelled_words
@@ -140,7 +142,8 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
 
 def _share(
     summary: Annotated[
-        Path, typer.Argument(help="What `retexo features summarise` wrote.", metavar="SUMMARY")
+        Path,
+        typer.Argument(help="Summary that `retexo features summarise` wrote.", metavar="SUMMARY"),
     ],
     *,
     config: Annotated[
@@ -149,26 +152,28 @@ def _share(
     least_nodes: Annotated[
         int,
         typer.Option(
-            help="Fewest nodes, numbers of a column, and nodes with its most frequent text; a "
-            "summary of fewer stays here. Under masks, of texts that fewer nodes have nothing is "
-            "told.",
+            help=(
+                "Smallest group to report: nodes, numbers in a column, nodes with its most "
+                "frequent text. A smaller summary is not sent. Under masks rarer texts are "
+                "left out."
+            ),
             min=1,
             metavar="N",
         ),
     ] = 10,
     wait_s: Annotated[
         float,
-        typer.Option("--wait-s", help="How long the recipe is waited for.", min=1, metavar="SECS"),
+        typer.Option("--wait-s", help="How long to wait for the recipe.", min=1, metavar="SECS"),
     ] = 86_400.0,
     secure_aggregation: _SecureAggregation = "",
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Send a summary to the server that this client's SuperNode is connected to; store the recipe.
+    """Send a summary to the server of this client's SuperNode, and store the recipe.
 
     Runs in place of the agent, at its socket, until `retexo features fit --superlink` has made the
-    recipe of all clients' summaries. Under masks the server gets sums over cohorts, the names of
-    columns and classes, and texts that many nodes here have; else it reads all that is in the file.
+    recipe from all clients' summaries. Under masks the server gets sums over cohorts, the names of
+    columns and classes, and texts that many nodes here have. Without masks it reads the whole file.
     A line says which.
     """
     from retexo_fl.agent.masked_sharing import MaskedShare, signer_if_possible
@@ -213,28 +218,32 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         bool,
         typer.Option(
             "--by-type",
-            help="Summaries are of types of nodes, which their files' names say: a part of the "
-            "recipe for each, in the order of the files.",
+            help=(
+                "Each summary is of one node type, named by its file; the recipe gets one "
+                "part per type, in the order of the files."
+            ),
         ),
     ] = False,
     log: Annotated[
-        str, typer.Option(help="Columns of numbers taken as logarithms.", metavar="A,B")
+        str, typer.Option(help="Columns of numbers to replace by their logarithms.", metavar="A,B")
     ] = "",
     as_is: Annotated[
-        str, typer.Option(help="Columns of numbers that are not standardised.", metavar="A,B")
+        str, typer.Option(help="Columns of numbers to leave unstandardised.", metavar="A,B")
     ] = "",
     min_count: Annotated[
         int,
         typer.Option(
-            help="Nodes, over all clients, that a category needs for a feature of its own; rarer "
-            "ones share one.",
+            help=(
+                "Nodes over all clients that a category needs for its own feature; rarer "
+                "categories share one."
+            ),
             min=1,
             metavar="N",
         ),
     ] = 10,
     missing: Annotated[
         str,
-        typer.Option(help="What stands for a missing number: mean, or constant:X.", metavar="SPEC"),
+        typer.Option(help="Replacement for a missing number: mean, or constant:X.", metavar="SPEC"),
     ] = "mean",
     superlink: Annotated[
         str | None,
@@ -256,7 +265,7 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         float,
         typer.Option(
             "--wait-s",
-            help="How long clients are waited for.",
+            help="How long to wait for clients.",
             min=1,
             metavar="SECS",
             rich_help_panel=DEPLOYMENT,

@@ -49,13 +49,11 @@ _DOWN_HELP = """End what `retexo fleet up` started on this machine, and nothing 
 _MOST_NAMED = 3
 _Place: TypeAlias = Annotated[
     Path,
-    typer.Argument(
-        help="The fleet's file, or the folder that was made of it.", metavar="FLEET.toml|DIR"
-    ),
+    typer.Argument(help="The fleet's file, or the folder made from it.", metavar="FLEET.toml|DIR"),
 ]
 _Out: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--out", help="The folder, of a file whose folder is elsewhere.", metavar="DIR"),
+    typer.Option("--out", help="The fleet's folder, if it is not beside the file.", metavar="DIR"),
 ]
 
 
@@ -76,12 +74,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _new(
-    file: Annotated[Path, typer.Argument(help="Describes the fleet.", metavar="FLEET.toml")],
+    file: Annotated[Path, typer.Argument(help="The fleet's file.", metavar="FLEET.toml")],
     *,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for all of it; beside the file, with the fleet's name, if not given.",
+            help="Folder to write; default: beside the file, with the fleet's name.",
             metavar="DIR",
         ),
     ] = None,
@@ -120,7 +118,10 @@ def _up(
     *,
     out: _Out = None,
     local: Annotated[
-        bool, typer.Option("--local", help="On this machine, the one place there is.")
+        bool,
+        typer.Option(
+            "--local", help="On this machine; required, since there is no other place yet."
+        ),
     ] = False,
 ) -> None:
     from retexo_fl.errors import ConfigurationError

@@ -33,8 +33,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=CommandGroup,
         no_args_is_help=True,
-        help="Keys of clients, the roster of their certificates and addresses, and what their "
-        "owners agree on.",
+        help="Manage clients' keys, the roster, and the owners' agreement on masked sums.",
         rich_markup_mode="rich",
         epilog=_EXAMPLES,
     )

@@ -114,17 +114,22 @@ def _member(
         ),
     ] = None,
     links: Annotated[
-        bool, typer.Option("--links", help="Edges are learned (task links), not labels of nodes.")
+        bool, typer.Option("--links", help="Learn edges (task links) instead of node labels.")
     ] = False,
     relation: Annotated[
         str,
         typer.Option(
-            "--relation", help="With --links, of a graph with types: whose edges.", metavar="NAME"
+            "--relation",
+            help="With --links on a typed graph: the relation whose edges are learned.",
+            metavar="NAME",
         ),
     ] = "",
     without_part: Annotated[
         bool,
-        typer.Option("--without-part", help="There is no part yet: for `retexo features share`."),
+        typer.Option(
+            "--without-part",
+            help="Promise features only, before there is a part: for `retexo features share`.",
+        ),
     ] = False,
 ) -> None:
     from dataclasses import replace
@@ -182,23 +187,31 @@ def _roster(
     ] = None,
     least: Annotated[
         int | None,
-        typer.Option(help="Honest clients that bring data to a sum, at least; 3.", metavar="N"),
+        typer.Option(
+            help="Least number of honest clients with data in a sum; default 3.", metavar="N"
+        ),
     ] = None,
     tolerated: Annotated[
         int | None,
         typer.Option(
-            help="Clients of a cohort that may work with the server; 0.", metavar="N", min=0
+            help="Number of clients of a cohort that may collude with the server; default 0.",
+            metavar="N",
+            min=0,
         ),
     ] = None,
     cohort_size: Annotated[
         int | None,
         typer.Option(
-            help="About how many clients a new cohort has; by their number.", metavar="N", min=0
+            help="Approximate size of new cohorts; default depends on the number of clients.",
+            metavar="N",
+            min=0,
         ),
     ] = None,
     silent: Annotated[
         list[str] | None,
-        typer.Option(help="Since when a released client was not heard of.", metavar="CLIENT=DATE"),
+        typer.Option(
+            help="Date since which a released client has been silent.", metavar="CLIENT=DATE"
+        ),
     ] = None,
 ) -> None:
     from retexo_fl.channels.federation import Federation, Pieces
@@ -242,7 +255,7 @@ def _roster(
 
 
 def _sign(
-    file: Annotated[Path, typer.Argument(help="What is proposed.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="The proposal to sign.", metavar="FILE")],
     *,
     config: _Config = _DEFAULT,
 ) -> None:
@@ -263,7 +276,7 @@ def _release(
     after_days: Annotated[
         int,
         typer.Option(
-            help="Only after so many days in which nobody has heard of the client.",
+            help="Release only after this many days of silence.",
             metavar="N",
             min=0,
             max=36_500,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from retexo_fl.leakage.figures import Finding, Leakage
 
-_HELP = """Show what a training tells its server and its peers: attacks, played here.
+_HELP = """Show what a training reveals to server and peers, by playing attacks here.
 
 PATH is a folder of parts, or the directory of a run whose training is played again. Without it \
 the options name a graph, as for `retexo run`. Trains in this process, watches what each party \

@@ -23,9 +23,9 @@ Panels = Mapping[str, Iterable[str]]
 #: Of commands that take all keys.
 PROFILE_OPTION: Final = typer.Option(
     help=f"Set of keys that a file and options override ({', '.join(PROFILES)}). "
-    "Without it lean for gcn, sage, gin, gat and rel-* of two layers (gcn to four, sage three) "
-    "that learn classes, trained lazily, unless a key says how one trains otherwise; then retexo, "
-    "or end-to-end for algorithms that train all layers together. The run says which.",
+    "Default: lean for gcn (2 to 4 layers), sage (2 or 3), gin, gat and rel-* (2) that learn "
+    "classes by lazy training, unless another option rules it out; else retexo, or end-to-end for "
+    "algorithms that train all layers together. The run prints which.",
     metavar="NAME",
 )
 #: Of commands that print what they found as one JSON value.
@@ -34,15 +34,17 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Overwrite: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--overwrite", help="Replace what the same command wrote there before, and nothing else."
+        "--overwrite", help="Replace earlier output of the same command, and nothing else."
     ),
 ]
 #: Of commands that train or predict in Flower's simulation; where Ray is, is no matter of a run.
 RayAddress: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="With --engine flower: the Ray cluster that is there (`ray start`); else "
-        "RAY_ADDRESS, or a Ray of its own.",
+        help=(
+            "With --engine flower: existing Ray cluster (`ray start`). Default: "
+            "RAY_ADDRESS, or a private Ray."
+        ),
         metavar="HOST:PORT",
         show_default=False,
         rich_help_panel="Where it runs",
@@ -52,28 +54,27 @@ RayAddress: TypeAlias = Annotated[
 UnlabelledValues: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Words in the column of labels that stand for an unlabelled node, beside nothing.",
+        help="Labels that mean 'unlabelled', in addition to an empty cell.",
         metavar="A,B",
     ),
 ]
 Delimiter: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if "
-        "not given.",
+        help=("Field separator of CSV tables: comma, semicolon, tab or pipe; detected by default."),
         metavar="MARK",
     ),
 ]
 Decimal: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Decimal mark of CSV tables: point or comma; found if not given.", metavar="MARK"
+        help="Decimal mark of CSV tables: point or comma; detected by default.", metavar="MARK"
     ),
 ]
 Encoding: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Encoding of CSV tables, such as windows-1252; found if not given.", metavar="NAME"
+        help="Encoding of CSV tables, such as windows-1252; detected by default.", metavar="NAME"
     ),
 ]
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})

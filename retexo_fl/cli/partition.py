@@ -42,7 +42,9 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=CommandGroup,
         no_args_is_help=True,
-        help="Make parts, one for each client: of a whole graph, or of a client's own; check them.",
+        help=(
+            "Make parts, one per client, from a whole graph or from a client's tables; check them."
+        ),
         rich_markup_mode="rich",
         epilog=_MAKE_EXAMPLES,
     )
@@ -59,8 +61,10 @@ def _make(
     unlabelled: Annotated[
         int | None,
         typer.Option(
-            help="Parts to predict on, without labels, for a model of so many classes (or labels; "
-            "1 for numbers and links).",
+            help=(
+                "Make unlabelled parts to predict on, for a model with this many classes (or "
+                "labels; 1 for numbers and links)."
+            ),
             min=1,
             metavar="N",
         ),

@@ -155,19 +155,19 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     *,
     nodes: Annotated[
         list[Path],
-        typer.Option(help="The client's own nodes, or again for each type.", metavar="FILE"),
+        typer.Option(help="The client's own nodes; repeat it for each type.", metavar="FILE"),
     ],
     edges: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Edges between them, or again for each relation; omit if there are none.",
+            help=("Edges between own nodes; repeat it for each relation; omit if there are none."),
             metavar="FILE",
         ),
     ] = None,
     boundary: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Edges to nodes of peers, if there are any; or again for each relation.",
+            help=("Edges to nodes of peers; repeat it for each relation; omit if there are none."),
             metavar="FILE",
         ),
     ] = None,
@@ -178,54 +178,57 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     features: Annotated[
         str,
         typer.Option(
-            help="Feature recipe that all clients share, for columns as they are "
-            "(`retexo features fit`).",
+            help="Feature recipe shared by all clients (`retexo features fit`).",
             metavar="FILE",
         ),
     ] = "",
     key_column: Annotated[
-        str, typer.Option(help="Column of keys, if not 'key'.", metavar="NAME")
+        str, typer.Option(help="Column of node keys; default 'key'.", metavar="NAME")
     ] = "",
     label_column: Annotated[
-        str, typer.Option(help="Column of labels, if not 'label'.", metavar="NAME")
+        str, typer.Option(help="Column of labels; default 'label'.", metavar="NAME")
     ] = "",
     unlabelled_values: UnlabelledValues = "",
     repeated_nodes: Annotated[
         str,
         typer.Option(
-            help="Rows of nodes with the key of another row: refuse them, or take the first or "
-            "last.",
+            help=(
+                "What to do when two rows of nodes have the same key: refuse, or keep the "
+                "first or the last."
+            ),
             metavar="RULE",
         ),
     ] = "refuse",
     source_column: Annotated[
-        str, typer.Option(help="Column of sources of edges, if not 'source'.", metavar="NAME")
+        str, typer.Option(help="Column of edge sources; default 'source'.", metavar="NAME")
     ] = "",
     target_column: Annotated[
-        str, typer.Option(help="Column of targets of edges, if not 'target'.", metavar="NAME")
+        str, typer.Option(help="Column of edge targets; default 'target'.", metavar="NAME")
     ] = "",
     weight_column: Annotated[
         str,
         typer.Option(
-            help="Column of weights of edges and boundary, if not 'weight'.", metavar="NAME"
+            help="Column of weights of edges and boundary; default 'weight'.", metavar="NAME"
         ),
     ] = "",
     type_column: Annotated[
         str,
         typer.Option(
-            help="Column of types of nodes, and of relations of edges and boundary, if not 'type'; "
-            "read where the peers file names types.",
+            help=(
+                "Column of node types, and of relations of edges and boundary; default "
+                "'type'. Read if the peers file names types."
+            ),
             metavar="NAME",
         ),
     ] = "",
     time_column: Annotated[
         str,
-        typer.Option(help="Column of times of edges and boundary, if not 'time'.", metavar="NAME"),
+        typer.Option(help="Column of times of edges and boundary; default 'time'.", metavar="NAME"),
     ] = "",
     node_time_column: Annotated[
         str,
         typer.Option(
-            help="Column of times of nodes, for --split time:VAL/TEST, if not 'time'.",
+            help="Column of node times, for --split time:VAL/TEST; default 'time'.",
             metavar="NAME",
         ),
     ] = "",
@@ -235,17 +238,17 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     split: Annotated[
         str,
         typer.Option(
-            help="by-key:TRAIN/VAL/TEST for nodes without a column split: each labelled node "
-            "is assigned by a hash of seed and key, so shares hold on average. Or "
-            "time:VAL/TEST, or time:VAL/TEST/END: by when they came.",
+            help=(
+                "Split of nodes without a column split. by-key:TRAIN/VAL/TEST: by a hash of "
+                "seed and key, so shares hold on average. time:VAL/TEST or time:VAL/TEST/END:"
+                " by node time."
+            ),
             metavar="SPEC",
         ),
     ] = "",
     unlabelled: Annotated[
         bool,
-        typer.Option(
-            "--unlabelled", help="The nodes have no labels: the part is to be predicted on."
-        ),
+        typer.Option("--unlabelled", help="The nodes have no labels; the part is for prediction."),
     ] = False,
     seed: Annotated[
         int, typer.Option(help="Seed of the split; the same for all clients.", min=0, metavar="N")
@@ -253,28 +256,37 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     merge_edges: Annotated[
         str,
         typer.Option(
-            help="An edge that is there several times: refuse it, or one edge with the sum, mean "
-            "or max of weights and attributes.",
+            help=(
+                "What to do with repeated edges: refuse, or merge them by the sum, mean or "
+                "maximum of weights and attributes."
+            ),
             metavar="RULE",
         ),
     ] = "refuse",
     self_loops: Annotated[
         str,
-        typer.Option(help="An edge from a node to itself: refuse or drop it.", metavar="RULE"),
+        typer.Option(
+            help="What to do with an edge from a node to itself: refuse, or drop it.",
+            metavar="RULE",
+        ),
     ] = "refuse",
     unknown_nodes: Annotated[
         str,
         typer.Option(
-            help="An edge of an own node that is not in --nodes: refuse or drop it.",
+            help=(
+                "What to do with an edge of an own node that is not in --nodes: refuse, or drop it."
+            ),
             metavar="RULE",
         ),
     ] = "refuse",
     edges_before: Annotated[
         str,
         typer.Option(
-            help="Leave out edges of this time and later: a number, or a date as 2024-03-01; needs "
-            "a column time. Three, as 2024-03-01/2024-04-01/2024-05-01: of train, validation and "
-            "test nodes.",
+            help=(
+                "Drop edges from this time on: a number or a date such as 2024-03-01; needs a"
+                " column time. Three, as in 2024-03-01/2024-04-01/2024-05-01, are limits for "
+                "train, validation and test nodes."
+            ),
             metavar="TIME",
         ),
     ] = "",

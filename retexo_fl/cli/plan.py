@@ -68,7 +68,7 @@ def _plan(
     tolerated: Annotated[
         int,
         typer.Option(
-            help="Under masks: clients of a cohort that may work with the server.",
+            help="Under masks: number of clients of a cohort that may collude with the server.",
             metavar="N",
             min=0,
         ),

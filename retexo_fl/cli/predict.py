@@ -93,7 +93,10 @@ def _predict(  # noqa: PLR0913 - so many options
         bool,
         typer.Option(
             "--spreadsheet-safe",
-            help="In CSV, put ' before keys that a spreadsheet would run: with =, +, - or @ first.",
+            help=(
+                "In CSV, put ' before keys that begin with =, +, - or @, which a spreadsheet "
+                "would execute."
+            ),
         ),
     ] = False,
     overwrite: Annotated[
@@ -111,7 +114,7 @@ def _predict(  # noqa: PLR0913 - so many options
     superlink: Annotated[
         str | None,
         typer.Option(
-            help="Have the clients of this SuperLink predict on their own parts.",
+            help="Let the clients of this SuperLink predict on their own parts.",
             metavar="HOST:PORT",
             rich_help_panel=DEPLOYMENT,
         ),
@@ -121,7 +124,7 @@ def _predict(  # noqa: PLR0913 - so many options
     clients: Annotated[
         int,
         typer.Option(
-            help="How many clients there are, if not as many as RUN had.",
+            help="Number of clients; default as in RUN.",
             min=0,
             metavar="N",
             show_default=False,
@@ -132,8 +135,10 @@ def _predict(  # noqa: PLR0913 - so many options
         str,
         typer.Option(
             "--secure-aggregation",
-            help="Whether the server gets counts over cohorts alone (masked; at least 3 "
-            "clients), or each client's (none); if not as RUN has it.",
+            help=(
+                "Whether the server gets counts over cohorts only (masked; at least 3 "
+                "clients), or each client's (none); default as in RUN."
+            ),
             metavar="masked|none",
             show_default=False,
             rich_help_panel=DEPLOYMENT,

@@ -92,8 +92,10 @@ def _run(  # noqa: PLR0913 - each is an option
     extend: Annotated[
         int,
         typer.Option(
-            help="With --resume: train the last layer of a finished run, or the whole model of "
-            "standard, bns, drop and central, for so many more rounds.",
+            help=(
+                "With --resume: train a finished run for this many more rounds: its last "
+                "layer, or the whole model of standard, bns, drop and central."
+            ),
             metavar="ROUNDS",
             min=0,
             show_default=False,
@@ -114,9 +116,11 @@ def _run(  # noqa: PLR0913 - each is an option
     cuts: Annotated[
         str,
         typer.Option(
-            help="Train once before each of several points in time, and judge by the edges before "
-            "the next: monthly (daily, weekly, quarterly, yearly), or A,B,C. With --out, the "
-            "folder of all.",
+            help=(
+                "Train once per cut in time, and test on the edges up to the next cut: "
+                "monthly, daily, weekly, quarterly, yearly, or dates A,B,C. --out is then the"
+                " folder of all runs."
+            ),
             metavar="WHEN",
             show_default=False,
         ),
@@ -125,8 +129,10 @@ def _run(  # noqa: PLR0913 - each is an option
     metrics_file: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the run's figures in this file, for the textfile collector of Prometheus' "
-            "node_exporter.",
+            help=(
+                "Write the run's metrics to this file, for the textfile collector of "
+                "Prometheus' node_exporter."
+            ),
             metavar="FILE.prom",
             show_default=False,
         ),

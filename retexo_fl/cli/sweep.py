@@ -52,12 +52,15 @@ def _sweep(  # noqa: PLR0913 - each an option
     values: Values,
     *,
     file: Annotated[
-        Path | None, typer.Argument(help="The runs.", metavar="SWEEP.toml", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="File that describes the runs.", metavar="SWEEP.toml", show_default=False
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run directories.", metavar="DIR")],
     jobs: Annotated[int, typer.Option(help="Runs at once.", metavar="N")] = 1,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not say how runs end.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print how each run ends.")] = False,
     overwrite: Overwrite = False,
     profile: Annotated[str | None, PROFILE_OPTION] = None,
 ) -> None:
