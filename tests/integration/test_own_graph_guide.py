@@ -50,12 +50,12 @@ def test_guide_trains_on_whole_graphs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     guide = (DOCS / "your-own-graph.md").read_text(encoding="utf-8")
-    text = guide.partition("## A whole graph")[2].partition("\n## ")[0]
+    text = guide.partition("## CSV files")[2].partition("\n## Tables")[0]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     nodes, edges = (content for kind, content in blocks if kind == "csv")
     Path("nodes.csv").write_text(nodes)
     Path("edges.csv").write_text(edges)
-    (module,) = (content for kind, content in blocks if kind == "python")
+    (module,) = (text for kind, text in blocks if kind == "python" and text.startswith("# "))
     Path(module.splitlines()[0].removeprefix("# ")).write_text(module)
     retexo = CommandLine(capfd)
     commands = [line for kind, content in blocks if kind == "sh" for line in content.splitlines()]
