@@ -192,7 +192,7 @@ def check_order(cuts: Sequence[Moment], *, key: str, text: str) -> None:
     for one, other in pairwise(cuts):
         if one.value >= other.value:
             raise ConfigurationError(
-                f"{key}: {other.text} stands after {one.text}; expected points in time that ascend"
+                f"{key}: {other.text} is after {one.text}; expected ascending points in time"
             )
 
 

@@ -132,12 +132,12 @@ class SummaryShare:
                 answer = SummaryAnswer(summary=np.frombuffer(content, np.uint8))
             case SummaryRequest(), _:
                 raise ConfigurationError(
-                    "secure-aggregation: this client tells its summary under masks alone; expected "
+                    "secure-aggregation: this client sends its summary only under masks; expected "
                     "masked of `retexo features fit`, or none of `retexo features share`"
                 )
             case ColumnsRequest(), None:
                 raise ConfigurationError(
-                    "secure-aggregation: this client tells its summary without masks; expected "
+                    "secure-aggregation: this client sends its summary without masks; expected "
                     "none of `retexo features fit`, or masked of `retexo features share`, which "
                     "needs a roster file"
                 )

@@ -337,7 +337,7 @@ def predict_for(
     values = values_of(keys)
     for key in values:
         if key not in {*OF_GRAPH, *POLICIES, "engine"}:
-            raise ConfigurationError(f"{key}: cannot be chosen of a prediction; expected no such")
+            raise ConfigurationError(f"{key}: cannot be chosen for a prediction; expected no such")
     check_form(how["form"])
     asked = AskedPredictions(run=run, values=values, **_source(source, values), **how)
     inference, summary = predict_asked(asked, again=lambda _: "the same call", tell=lambda _: None)

@@ -252,7 +252,7 @@ def resumed(asked: Asked) -> RunConfig:
     values = asked.values
     if asked.overwrite:
         raise ConfigurationError(
-            "overwrite: cannot be given with --resume, which goes on with the run that is there"
+            "overwrite: cannot be given with --resume, which continues the existing run"
         )
     run_path = Path(str(values["resume"])).absolute()
     stored = check_resumable(run_path, extends=asked.extend > 0)

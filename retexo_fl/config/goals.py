@@ -128,7 +128,7 @@ def check_goal(values: Mapping[str, Any]) -> None:
             )
     if values["engine"] == "deployment" and name in OF_ONE_CLASS and not target.isdecimal():
         raise ConfigurationError(
-            f"metric: {value}: the server of a deployment knows no names of classes; expected the "
+            f"metric: {value}: the server of a deployment does not know class names; expected the "
             "place of one, from 0, such as f1:1"
         )
     weights = values["class-weights"]

@@ -127,11 +127,11 @@ def in_the_clear(values: Values) -> None:
         ),
         (
             told(HELLO, lambda values: values.update(nodes=5)),
-            "client 1: it tells counts; expected none where sums are masked",
+            "client 1: it sent counts; expected none under masks",
         ),
         (
             told(HELLO, lambda values: values.update({"vectors-in": 1})),
-            "client 1: it tells counts; expected none where sums are masked",
+            "client 1: it sent counts; expected none under masks",
         ),
         (
             told(HELLO, lambda values: values.update(brings="train all")),

@@ -228,7 +228,7 @@ def test_a_metric_of_one_class_takes_its_name(
         ),
         (
             ("--superlink", "127.0.0.1:1", "--insecure"),
-            "metric: f1:Fraud: the server of a deployment knows no names of classes; expected the "
+            "metric: f1:Fraud: the server of a deployment does not know class names; expected the "
             "place of one, from 0, such as f1:1",
         ),
         (

@@ -101,7 +101,7 @@ def test_by_time_nodes_of_the_past_train_and_those_of_the_next_period_test(
     ("cuts", "told"),
     [
         ("hourly", "got 'hourly'; expected daily, weekly, monthly, quarterly, yearly, or points"),
-        ("2024-05-01,2024-04-01", "2024-04-01 stands after 2024-05-01"),
+        ("2024-05-01,2024-04-01", "2024-04-01 is after 2024-05-01"),
         ("3,2024-04-01", "numbers and dates; expected one of the two"),
         ("2024-05-01", "is 1 point in time; expected 2 to 400"),
         ("2024-05-01,", "got ''; expected daily"),

@@ -199,7 +199,7 @@ def cached_rows(who: Who, answer: EvaluateAnswer, *, facts: SumFacts, nodes: str
     """
     with named(who):
         if nodes != "test" or not facts.counts_cached:
-            raise RemoteProtocolError("it tells cached rows; expected none, as of its run")
+            raise RemoteProtocolError("it sent cached rows; expected none in its run")
         return CachedRows.of(answer.cached)
 
 
@@ -257,7 +257,7 @@ def check_mask_key(hello: HelloAnswer) -> None:
     if signature is not None:
         _demand("bytes of mask-signature", len(signature), SIGNED_BYTES, SIGNED_BYTES)
     if any(getattr(hello, item.name) for item in fields(CountsAnswer)):
-        raise RemoteProtocolError("it tells counts; expected none where sums are masked")
+        raise RemoteProtocolError("it sent counts; expected none under masks")
     if not {*hello.brings.split()}.issubset(USES):
         raise RemoteProtocolError(
             f"brings is {hello.brings[:_MAX_NAME_CHARS]!r}; expected uses of nodes: "
@@ -275,7 +275,7 @@ def _demand(name: str, value: int, least: int, most: int) -> None:
 
 def _demand_untold(answer: PublishAnswer | CollectAnswer, expected: object) -> None:
     if answer != expected:
-        raise RemoteProtocolError("it tells vectors or bytes; expected none where sums are masked")
+        raise RemoteProtocolError("it sent vectors or bytes; expected none under masks")
 
 
 def _demand_finite(who: Who, name: str, *values: float) -> None:

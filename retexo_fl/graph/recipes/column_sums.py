@@ -304,8 +304,8 @@ def _numbers(
             yield _COUNT_BYTES, column.words.get(word, 0)
         if unknown := sorted({*column.words} - MISSING_WORDS):
             raise ConfigurationError(
-                f"{summary.source}: {name[:60]}: {unknown[0][:60]!r} stands for no missing number; "
-                f"expected some of {', '.join(_WORDS)}"
+                f"{summary.source}: {name[:60]}: {unknown[0][:60]!r} cannot replace a missing "
+                f"number; expected some of {', '.join(_WORDS)}"
             )
         if asked.columns[name].has_numbers:
             yield _COUNT_BYTES, column.numbers.count

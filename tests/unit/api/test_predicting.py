@@ -76,8 +76,8 @@ def test_the_command_goes_by_its_own_policies_and_engine(
         (None, {}, "source: missing; expected parts or a graph"),
         ("parts", {"nodes": "n.csv"}, "nodes: cannot be given with partitions"),
         (None, {"nodes": "n.csv", "edges": "e.csv"}, "out: missing; expected a folder"),
-        ("parts", {"hidden": 3}, "hidden: cannot be chosen of a prediction"),
-        ("parts", {"clients": 3}, "clients: cannot be chosen of a prediction"),
+        ("parts", {"hidden": 3}, "hidden: cannot be chosen for a prediction"),
+        ("parts", {"clients": 3}, "clients: cannot be chosen for a prediction"),
         ("parts", {"form": "text"}, "format: got 'text'"),
     ],
 )

@@ -290,7 +290,7 @@ def test_a_summary_that_no_table_has_adds_to_nothing() -> None:
     for column, sentence in (
         (replace(own.columns["a"], numbers=third), "a: a sum is none of float64 numbers"),
         (replace(own.columns["a"], numbers=huge), "a sum is larger than any of float64 numbers"),
-        (word, "a: 'none' stands for no missing number"),
+        (word, "a: 'none' cannot replace a missing number"),
     ):
         false = replace(own, columns={**own.columns, "a": column})
         with pytest.raises(ConfigurationError, match=f"^its table: {sentence}"):
