@@ -277,8 +277,11 @@ def test_the_page_names_the_files_and_ports_that_are_used() -> None:
         assert f"| workstation 0, 1 | `{source}` | server, as {names} |" in rows
     for source in TO_CLIENT:
         assert re.search(rf"^\| server.* \| `{source}` \| every workstation", page, re.M)
-    assert f"agent :{AGENT_PORT}/tcp" in page
-    assert f"SuperLink :{SUPERLINK_PORT}/tcp" in page
+    assert f"| server, {SUPERLINK_PORT}/tcp |" in page
+    assert f"| the other, {AGENT_PORT}/tcp |" in page
+    drawing = (BY_HAND.parent / "deployment.svg").read_text(encoding="utf-8")
+    assert drawing.count(f">{SUPERLINK_PORT}/tcp<") == 1
+    assert drawing.count(f">{AGENT_PORT}/tcp<") == 2
 
 
 def test_both_clients_of_one_machine_have_ports_of_their_own() -> None:
