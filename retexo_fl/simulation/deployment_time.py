@@ -1,7 +1,9 @@
 """Network time of a deployment: what one exchange and one message of Flower take on their links.
 
-Time in which something is under way; computing, disks and Flower's sleeps are not in it. The model
-with its symbols stands in docs/links.md, section "Network time of a deployment".
+Time in which something is under way; computing, disks and Flower's sleeps are not in it. Objects of
+a message go two at a time, each on a connection of its own, so that weights take the time of their
+bytes beside the small objects. What users are told of it is in docs/links.md, section "Network time
+of a deployment".
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ _WORKERS: Final = 2
 _OBJECTS: Final = 2
 _OBJECTS_BESIDE_ARRAY: Final = 2
 #: Connections that may have to be opened anew for one way of a message: none, one or both.
+#: httpx and uvicorn close one that was idle for 5 s.
 OPENED: Final = (0, 1, 2)
 
 

@@ -1,7 +1,8 @@
 """How long TCP and TLS take to move bytes over a link: arithmetic, no clock and no socket.
 
-The model with its symbols and sources stands in docs/links.md, section "Network time of a
-deployment". It does not model losses.
+After a pause slow start begins again, as in Linux (``tcp_slow_start_after_idle``; BBR does not). It
+does not model losses. What users are told of it is in docs/links.md, section "Network time of a
+deployment".
 """
 
 from __future__ import annotations

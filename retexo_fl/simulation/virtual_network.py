@@ -2,7 +2,16 @@
 
 Nothing sleeps and nothing is measured: computing takes no virtual time, and bytes take what their
 link says. Times are whole numbers of a tick that divides every link's delay and time per byte, so
-that nothing is rounded. The model with its symbols stands in docs/links.md.
+that nothing is rounded.
+
+Symbols: an ordered pair of ends is a link of rate r, delay d and loss p, free again at time f. A
+message of b bytes that leaves at time t occupies the link from max(t, f) on::
+
+    f := max(t, f) + b' / r           arrival = f + d + 2 d (g - 1)
+
+Without loss b' = b and g = 1. With loss, packet k is sent a_k times, P(a) = p^(a-1) (1 - p); b' is
+the sum of all packets sent, g the largest a_k. An end's clock is the latest arrival that it waits
+for. What users are told of it is in docs/links.md.
 """
 
 from __future__ import annotations
