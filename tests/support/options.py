@@ -35,22 +35,43 @@ from typing import Any, Literal, TypedDict
 _TOP: Final = """\
 # Options
 
-All keys of a run, with their defaults. `retexo run --rounds 20` on a command line, `rounds = 20` in
-a TOML file for `--config`, `rounds=20` in [Python](python.md), where a key's name is in snake case:
-`learning_rate`. `retexo plan` and `retexo sweep` take the same keys, `retexo partition make` `seed`
-and those of the graph, but for `partitions` and `feature-normalisation`.
+All keys of a run, with their defaults and values. An option is written in one of three ways:
 
-The profile of a run chooses what is not given: [the default profile](#profiles) has other values
-than the defaults below ([lean training](lean-training.md)). Where `module:attribute` may stand, a
-part of your own may ([extending](extending.md)). Which keys do not go together a run says before it
-starts.
+| where | how |
+|---|---|
+| command line | `retexo run --learning-rate 0.05` |
+| TOML file for `--config` | `learning-rate = 0.05` |
+| [Python](python.md) | `retexo_fl.run(learning_rate=0.05)` |
 
-Made by `python -m tests.support.options` from what the keys are declared with."""
+- `retexo plan` and `retexo sweep` take the same keys.
+- `retexo partition make` takes `seed` and the keys of the graph, except `partitions` and
+  `feature-normalisation`.
+- An option that you do not give comes from the [profile](#profiles). The default profile, `lean`,
+  changes some of the defaults below ([lean training](lean-training.md)).
+- `module:attribute` names a [part of your own](extending.md).
+- `retexo run` refuses options that contradict each other, before it trains."""
 _OF_PROFILES: Final = f"""\
-`--profile NAME` chooses these keys, which others that are given override; without it a run has
-`{DEFAULT_PROFILE}`, or says why not. Some values are then fitted to the graph, and said.
+`--profile NAME` sets the options below; an option that you give overrides it. A run without
+`--profile` uses `{DEFAULT_PROFILE}` where it applies, and prints why where it does not. It also
+prints the values that it adapts to your graph. An empty cell is the default.
 """
-_PLACES: Final = {"DIR": "a folder", "FILE": "a file", "RUN": "a run directory"}
+#: Headings within the groups of the command line, by the first key of each.
+_PARTS: Final = {
+    "dataset": "Data sets and tables",
+    "key-column": "Columns of tables",
+    "partitions": "Parts and edges",
+    "clients": "Clients, split and task",
+    "feature-normalisation": "Features",
+    "algorithm": "Algorithm and layers",
+    "rounds": "Rounds and basis",
+    "solver": "Solver and candidates",
+    "optimizer": "Optimizer",
+    "local-steps": "Local steps",
+    "link-head": "Link prediction",
+    "loss": "Loss and metric",
+    "aggregator": "Aggregation and masks",
+    "seed": "Arithmetic",
+}
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w/-])")
 _LISTS: Final = {
     "fanouts": "Sequence[int]",
@@ -151,21 +172,22 @@ def _function() -> str:
 
 def page() -> str:
     """Return the text of the page of all options."""
-    lines = [_TOP]
+    lines, head = [_TOP], ["| option | default | meaning |", "|---|---|---|"]
     for heading, keys in panels().items():
-        lines += [
-            f"\n## {heading}\n",
-            "| option | default | values | what for |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            f"| `{key}` | {_default(key)} | {_values(key)} | {_cell(key_infos()[key].help)} |"
-            for key in keys
-        ]
-    lines += ["\n## Profiles\n", _OF_PROFILES, "| profile | keys |", "|---|---|"]
-    for name, values in PROFILES.items():
-        chosen = ", ".join(f"`{key} {_told(value)[1:]}" for key, value in values.items())
-        lines.append(f"| `{name}` | {chosen or 'the defaults'} |")
+        lines.append(f"\n## {heading}\n")
+        for index, key in enumerate(keys):
+            if key in _PARTS:
+                lines += [*([""] if index else []), f"### {_PARTS[key]}\n"]
+            if key in _PARTS or not index:
+                lines += head
+            lines.append(f"| `{key}` | {_default(key)} | {_meaning(key)} |")
+    lines += ["\n## Profiles\n", _OF_PROFILES]
+    names = ["option", *(f"`{name}`" for name in PROFILES)]
+    lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    chosen = {key for values in PROFILES.values() for key in values}
+    for key in sorted(chosen, key=_place):
+        cells = [_told(values[key]) if key in values else "" for values in PROFILES.values()]
+        lines.append(f"| `{key}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -178,23 +200,27 @@ def _default(key: str) -> str:
     return "" if default == "" else _told(default)
 
 
+def _meaning(key: str) -> str:
+    values = _values(key)
+    return _cell(key_infos()[key].help) + (f"<br>*Values:* {values}" if values else "")
+
+
 def _values(key: str) -> str:
+    """Return what a key takes; nothing for texts, paths and switches."""
     info = key_infos()[key]
     if info.values:
         known = ", ".join(f"`{value}`" for value in info.values)
         return f"{known}, `module:attribute`" if info.extensible else known
-    if info.metavar in _PLACES:
-        return _PLACES[info.metavar]
-    if info.expected == "printable text":
-        return "text"
+    if info.expected in {"printable text", "true or false"}:
+        return ""
     return _cell(info.expected.removeprefix("one of ").removesuffix(f" to {2**31 - 1}"))
 
 
 def _cell(text: str) -> str:
     """Return text as a cell of a table, where a pipe would end it."""
     pieces = text.replace("|", "\\|").replace("<", "&lt;").split("`")
-    # Options are code, in what is not code already.
-    pieces[::2] = [_OPTION.sub(r"`\g<0>`", piece) for piece in pieces[::2]]
+    # Options are code, in what is not code already; there an asterisk would begin emphasis.
+    pieces[::2] = [_OPTION.sub(r"`\g<0>`", piece).replace("*", "\\*") for piece in pieces[::2]]
     return "`".join(pieces)
 
 
