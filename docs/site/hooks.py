@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,17 @@ from mkdocs.structure.pages import Page
 _LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)]*)?\)")
 #: A role of Sphinx in a docstring.
 _ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
+#: Where a page is on the site, if not at its path in the repository.
+_ELSEWHERE = {"docs/index.md": "index.html", "README.md": "README.html"}
+_LANDING = "docs/index.md"
 _LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Read what the search finds first."""
+    path = Path(config.docs_dir) / "site/search.toml"
+    config.extra["found_first"] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return config
 
 
 class Notebook(File):
@@ -58,6 +69,17 @@ def on_page_read_source(page: Page, **_: object) -> str | None:
     return "\n\n".join([*(_markdown(cell) for cell in cells), note])
 
 
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
+    """Return the page as it is, once the search knows its weight and its words."""
+    name, facts = page.file.src_uri, config.extra["found_first"]
+    begun = max((start for start in facts["boost"] if name.startswith(start)), key=len)
+    page.meta["search"] = {"boost": facts["boost"][begun]}
+    page.meta["tags"] = facts["keywords"].get(name, [])
+    if name == _LANDING:
+        page.meta["hide"] = ["navigation", "toc"]
+    return markdown
+
+
 def on_page_content(html: str, **_: object) -> str:
     """Return a page's content without roles."""
     return _ROLE.sub("", html)
@@ -77,7 +99,12 @@ def _is_new(path: Path, root: Path, found: list[Path]) -> bool:
 def _file(path: Path, config: MkDocsConfig) -> File:
     root = str(Path(config.docs_dir).parent)
     kind = Notebook if path.suffix == ".ipynb" else File
-    return kind(path.as_posix(), root, config.site_dir, config.use_directory_urls)
+    name = path.as_posix()
+    file = kind(name, root, config.site_dir, config.use_directory_urls)
+    if name in _ELSEWHERE:
+        file.dest_uri = _ELSEWHERE[name]
+        file.name = Path(file.dest_uri).stem
+    return file
 
 
 def _markdown(cell: dict[str, Any]) -> str:

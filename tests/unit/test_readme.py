@@ -35,10 +35,18 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 def test_api_reference_has_every_public_name() -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    listed = {name.rpartition(".")[2] for name in re.findall(r"^::: ([\w.]+)$", text, re.M)}
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    told = {
+        name: page.stem
+        for page in pages
+        for name in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.M)
+    }
     public = {name for name in retexo_fl.__all__ if not name.startswith("_")}
+    listed = {name.rpartition(".")[2] for name in told}
     assert public - listed - set(vars(errors)) == set()
+    # The overview leads to each of them.
+    overview = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert dict(map(reversed, re.findall(r"\]\(api/([\w-]+)\.md#([\w.]+)\)", overview))) == told
 
 
 def test_glossary_has_thirty_words_at_most() -> None:
