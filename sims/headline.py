@@ -22,8 +22,9 @@ _WAYS: Final = (
     ("drop", "edges dropped", "others", -12, 4, "end"),
     ("fedavg", "FedAvg, edges dropped", "others", -12, 4, "end"),
 )
-_WIDTH, _HEIGHT = 560, 330
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 524, 50, 274
+#: Narrow, so that a phone shows the words at a size that can be read.
+_WIDTH, _HEIGHT = 420, 350
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 392, 70, 294
 _MB: Final = (1.0, 10_000.0)
 _SHARES: Final = (0.65, 0.9)
 #: Colours of its own for either background, as a page cannot hand its own to a picture.
@@ -62,7 +63,8 @@ def picture(facts: dict[str, Any]) -> str:
         f'height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<style>{_STYLE}</style>",
         f'<rect class="card" x=".5" y=".5" width="{_WIDTH - 1}" height="{_HEIGHT - 1}" rx="8"/>',
-        _text(_LEFT, 30, f"Cora, GCN, {clients} clients: test accuracy against MB moved", "title"),
+        _text(16, 28, "Test accuracy against bytes moved", "title"),
+        _text(16, 50, f"Cora, GCN, {clients} clients"),
     ]
     for share in (0.65, 0.7, 0.75, 0.8, 0.85, 0.9):
         y = _y(share)
@@ -74,7 +76,7 @@ def picture(facts: dict[str, Any]) -> str:
         name = f"{10**power:,} MB" if power < 3 else f"{10 ** (power - 3)} GB"
         lines.append(_text(x, _BOTTOM + 24, name, anchor="middle"))
     seeds = facts["setting"]["seeds"]
-    note = f"means of {seeds} seeds, with the least and the most accurate"
+    note = f"means of {seeds} seeds, least and most accurate"
     lines.append(_text(_RIGHT, _BOTTOM + 46, note, anchor="end"))
     for way, name, kind, right, down, anchor in _WAYS:
         accuracy = rows[f"test accuracy, cora, gcn, {way}"]
