@@ -102,9 +102,13 @@ class NoisedReleases:
         return self.sigma**-2
 
     def expected(self, train: int) -> str:
-        """Return what so many train nodes let one expect, or nothing."""
+        """Return how the noise for so many train nodes compares with dropping edges across."""
         if train * self.epsilon >= (_FEW_SOLVED if self.solves else _FEW_UPDATED):
-            return ""
+            return (
+                "noise can still cost more accuracy than dropping all edges across, as it did on "
+                "PubMed (docs/measured/privacy.md); train --algorithm drop, too, and compare both "
+                "on validation nodes"
+            )
         return (
             f"of {train} train nodes and an epsilon of {self.epsilon:g} expect less accuracy than "
             "without edges across (--algorithm drop)"

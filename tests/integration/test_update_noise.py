@@ -357,3 +357,4 @@ def test_a_plan_says_where_noise_is_expected_to_cost_more_than_all_edges_across(
             "edges across (--algorithm drop)"
         )
         assert (expected in told) == (epsilon < enough)
+        assert ("and compare both on validation nodes" in told) == (epsilon >= enough)
