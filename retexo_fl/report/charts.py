@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from retexo_fl.report.scales import Axis, BrokenAxis
+from retexo_fl.report.scales import Axis
 from retexo_fl.report.svg import Size, drawing, rule, text, text_width
 
 _LINE_PX: Final = 15.0  # least distance of two labels
@@ -67,7 +67,7 @@ class LineChart:
     name: str
     title: str
     description: str
-    x: Axis | BrokenAxis
+    x: Axis
     y: Axis
     x_title: str
     lines: Sequence[Line]
@@ -164,11 +164,13 @@ def _grid(chart: LineChart, plot: _Plot) -> list[str]:
 def _sections(chart: LineChart, plot: _Plot) -> list[str]:
     parts, free = [], plot.left
     for start, label in chart.sections:
-        x = plot.x(start)
-        parts.append(rule(x, plot.top - 16, x, plot.bottom, style="divide"))
-        if x >= free and x + 6 + text_width(label) <= plot.right + 10:
-            parts.append(text(x + 6, plot.top - 9, label, style="note"))
-            free = x + 12 + text_width(label)
+        x, width, most = plot.x(start), text_width(label), plot.right + 10
+        # The name of a narrow last section ends with the plot, above the line where it begins.
+        name = min(x + 6, most - width)
+        parts.append(rule(x, plot.top - (16 if name > x else 4), x, plot.bottom, style="divide"))
+        if min(x, name) >= free:
+            parts.append(text(name, plot.top - 9, label, style="note"))
+            free = name + 6 + width
     return parts
 
 

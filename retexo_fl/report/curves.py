@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from retexo_fl.report import markup
 from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart
-from retexo_fl.report.scales import BrokenAxis, fitted_axis, sectioned_axis, tight_axis
+from retexo_fl.report.scales import fitted_axis, tight_axis
 from retexo_fl.report.svg import Size, both_sizes
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import ExchangeClosed, RoundClosed
@@ -28,7 +28,7 @@ _TABLE_ROWS: Final = 60
 
 
 def accuracy_section(course: RunCourse) -> str:
-    """Return the metric against bytes, with the table of best rounds."""
+    """Return the metric against bytes, all stages on one axis, with the table of best rounds."""
     scored = [stage for stage in course.begun if _scored(stage)]
     if not course.begun:
         return ""
@@ -45,7 +45,6 @@ def accuracy_section(course: RunCourse) -> str:
         markup.paragraph(
             f"Validation {name} after each round. Shaded: the exchange that opens a stage. "
             "Ring: the best round of a stage, whose weights were kept."
-            + (" Each stage has a scale of its own." if isinstance(chart.x, BrokenAxis) else "")
         ),
         both_sizes(partial(line_chart, chart), _FULL, _PHONE),
         _best_table(course),
@@ -72,11 +71,7 @@ def _accuracy_chart(course: RunCourse, scored: Sequence[StageCourse]) -> LineCha
         name="accuracy-chart",
         title=f"Validation {course.metric} against payload bytes moved",
         description=" ".join(_best_sentence(stage) for stage in scored),
-        x=sectioned_axis(
-            [0, *(stage.start_bytes for stage in scored[1:])],
-            max(x for x, _, _ in everything),
-            "bytes",
-        ),
+        x=tight_axis(0, max(x for x, _, _ in everything), "bytes"),
         y=fitted_axis((y for _, y, _ in everything), _axis(course.metric)),
         x_title="payload moved by all clients",
         lines=[

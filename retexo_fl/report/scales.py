@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal
 
 from retexo_fl.units import format_bytes
@@ -85,66 +83,6 @@ def fitted_axis(values: Iterable[float], quantity: Quantity) -> Axis:
 def tight_axis(low: float, high: float, quantity: Quantity) -> Axis:
     """Return an axis from ``low`` to ``high``, widened when they are equal."""
     return Axis(low=low, high=high if high > low else low + 1, quantity=quantity)
-
-
-#: Least width of a section of a broken axis, in shares of an equal one; and below which it breaks.
-_LEAST_SECTION: Final = 0.5
-_TOO_NARROW: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenAxis:
-    """A linear axis whose scale changes at the bounds of sections, so that none is too narrow.
-
-    Attributes:
-        bounds: Values where sections begin, ascending, and where the last one ends.
-        shares: Width of each section; their sum is 1.
-        quantity: As of :class:`Axis`.
-    """
-
-    bounds: tuple[float, ...]
-    shares: tuple[float, ...]
-    quantity: Quantity
-
-    def place(self, value: float, start: float, end: float) -> float:
-        """Return where ``value`` lies when the axis runs from ``start`` to ``end``."""
-        section = min(max(bisect_right(self.bounds, value) - 1, 0), len(self.shares) - 1)
-        low, high = self.bounds[section : section + 2]
-        share = sum(self.shares[:section]) + self.shares[section] * (value - low) / (high - low)
-        return start + share * (end - start)
-
-    def ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return at most about ``most`` round values, each in the scale of its section."""
-        found: list[tuple[float, str]] = []
-        least = 0.8 / most
-        for low, high, share in zip(self.bounds, self.bounds[1:], self.shares, strict=False):
-            axis = Axis(low=low, high=high, quantity=self.quantity)
-            for value, label in axis.ticks(max(1, round(share * most))):
-                place = self.place(value, 0, 1)
-                if not found or place - self.place(found[-1][0], 0, 1) >= least:
-                    found.append((value, label))
-        return found
-
-
-def sectioned_axis(starts: Sequence[float], end: float, quantity: Quantity) -> Axis | BrokenAxis:
-    """Return an axis from the first start to the end; broken where a section would be too narrow.
-
-    Args:
-        starts: Where sections begin, ascending; at least one.
-        end: Of the last one.
-        quantity: What the values are.
-    """
-    bounds = (*starts, end)
-    lengths = [high - low for low, high in pairwise(bounds)]
-    if min(lengths) <= 0 or min(lengths) >= _TOO_NARROW * sum(lengths) / len(lengths):
-        return tight_axis(bounds[0], end, quantity)
-    least = _LEAST_SECTION / len(lengths)
-    wide = [max(length / sum(lengths), least) for length in lengths]
-    # What narrow ones are given is taken from the others, in proportion to what these are over.
-    over = sum(wide) - 1
-    spare = sum(share - least for share in wide)
-    shares = tuple(share - over * (share - least) / spare for share in wide)
-    return BrokenAxis(bounds=bounds, shares=shares, quantity=quantity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

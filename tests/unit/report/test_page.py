@@ -102,6 +102,35 @@ def test_report_marks_best_rounds_and_stages(tmp_path: Path) -> None:
     assert len([rect for rect in page.having("rect") if rect.get("class") == "band"]) == 4
 
 
+def test_report_has_one_axis_of_bytes_though_a_stage_is_narrow(tmp_path: Path) -> None:
+    # 1.86 MB for the first stage, 0.1 MB for an exchange and one round of the second.
+    run = write_unfinished(tmp_path, Recipe(), rounds=1, state="failed")
+    page = Page(write_report(run))
+    assert page.said("text").count("stage 0") == page.said("text").count("stage 1") == 2
+    for size in ("wide", "narrow"):
+        (drawing,) = re.findall(rf'accuracy-chart-{size}-title">.*?</svg>', page.source)
+        ticks = re.findall(r'x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d.]+)( MB)?<', drawing)
+        places = [float(x) for x, _, _ in ticks]
+        values = [float(value) for _, value, _ in ticks]
+        assert values[0] == 0
+        assert len(values) >= 2
+        scale = (places[-1] - places[0]) / values[-1]
+        assert places == pytest.approx([places[0] + scale * value for value in values], abs=0.2)
+        # The second stage begins where its bytes do.
+        starts = re.findall(r'class="divide" x1="([\d.]+)"', drawing)
+        assert float(starts[1]) == pytest.approx(places[0] + scale * 1.862, abs=0.2)
+
+
+def test_report_shows_where_a_table_goes_on(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe())
+    regions = [item for item in page.having("div") if item.get("class") == "scroll"]
+    assert len(regions) == len(page.having("table"))
+    assert all(item["tabindex"] == "0" and item["aria-label"] for item in regions)
+    # Covers that scroll with the table, and shadows that stay.
+    (style,) = re.findall(r"\n\.scroll \{(.*?)\}", page.source, re.S)
+    assert style.count(" local") == style.count(" scroll,") == 2
+
+
 def test_report_drawings_name_and_describe_themselves(tmp_path: Path) -> None:
     page = _page(tmp_path, Recipe())
     identifiers = [item["id"] for _, item in page.tags if item.get("id")]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retexo_fl.report.scales import (
     Axis,
-    BrokenAxis,
     LogByteAxis,
     Quantity,
     fitted_axis,
-    sectioned_axis,
     tight_axis,
 )
 
@@ -101,37 +97,3 @@ def test_log_byte_axis_spans_powers_of_ten() -> None:
 def test_log_byte_axis_without_bytes_is_usable() -> None:
     axis = LogByteAxis.around([0, 0])
     assert (axis.low, axis.high) == (0, 1)
-
-
-def test_a_narrow_section_is_widened() -> None:
-    axis = sectioned_axis([0.0, 772e6], 807e6, "bytes")
-    assert isinstance(axis, BrokenAxis)
-    assert axis.shares == pytest.approx((0.75, 0.25))
-    assert [axis.place(value, 0, 100) for value in (0, 386e6, 772e6, 807e6)] == pytest.approx(
-        [0, 37.5, 75, 100]
-    )
-    assert [label for _, label in axis.ticks(8)] == [
-        *("0", "200 MB", "400 MB", "600 MB"),
-        *("780 MB", "800 MB"),
-    ]
-
-
-def test_sections_of_like_width_share_one_scale() -> None:
-    assert sectioned_axis([0.0, 40.0], 100.0, "bytes") == tight_axis(0, 100, "bytes")
-    assert sectioned_axis([0.0], 100.0, "bytes") == tight_axis(0, 100, "bytes")
-    # A stage that has not begun to move anything has no width to be drawn in.
-    assert sectioned_axis([0.0, 100.0], 100.0, "bytes") == tight_axis(0, 100, "bytes")
-
-
-@given(st.lists(st.floats(min_value=0.5, max_value=1e9), min_size=1, max_size=6))
-def test_places_on_a_broken_axis_ascend(lengths: list[float]) -> None:
-    bounds = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
-    axis = sectioned_axis(bounds[:-1], bounds[-1], "bytes")
-    places = [axis.place(value, 0, 1) for value in bounds]
-    assert places == sorted(places)
-    assert places[0] == pytest.approx(0)
-    assert places[-1] == pytest.approx(1)
-    widths = [high - low for low, high in pairwise(places)]
-    assert min(widths) >= 0.49 / len(lengths) or isinstance(axis, Axis)
-    ticks = [axis.place(value, 0, 1) for value, _ in axis.ticks(8)]
-    assert ticks == sorted(ticks)
