@@ -37,12 +37,19 @@ class ValueForm:
 
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
+#: Above 0.
+_LENGTH: Final = r"(?=[\d.]*[1-9])\d{1,9}(\.\d{1,12})?"
 PARTITIONER: Final = ValueForm(
-    pattern=re.compile(r"random|metis|louvain|one-node|(file|attribute):.+", re.DOTALL),
-    names=frozenset({"random", "metis", "louvain", "file", "attribute"}),
+    pattern=re.compile(
+        rf"random|metis|louvain|one-node|(file|attribute):.+|dirichlet:{_LENGTH}",
+        re.DOTALL | re.ASCII,
+    ),
+    names=frozenset({"random", "metis", "louvain", "file", "attribute", "dirichlet"}),
     expected="one of random, metis, louvain, one-node, file:PATH, attribute:NAME (a client for "
-    "each value), or module:attribute",
-    brief="random, metis, louvain, one-node, file:PATH, attribute:NAME, or module:attribute",
+    "each value), dirichlet:BETA (a number above 0: the larger, the more alike are clients' "
+    "classes), or module:attribute",
+    brief="random, metis, louvain, one-node, file:PATH, attribute:NAME, dirichlet:BETA, or "
+    "module:attribute",
 )
 
 #: Shares have so few digits that exact fractions of them are cheap.
@@ -67,7 +74,6 @@ SPLIT: Final = ValueForm(
 
 #: Above 0 and below one half.
 _TRIMMED: Final = r"0?\.(?=\d*[1-9])[0-4]\d{0,11}"
-_LENGTH: Final = r"(?=[\d.]*[1-9])\d{1,9}(\.\d{1,12})?"
 AGGREGATOR: Final = ValueForm(
     pattern=re.compile(
         rf"mean|median|trimmed-mean(:{_TRIMMED})?|(multi-)?krum:[1-9]\d{{0,5}}"

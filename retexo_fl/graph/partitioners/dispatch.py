@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,6 +14,7 @@ from retexo_fl.errors import ConfigurationError, PartitionError, PluginError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.partitioners.assignment_file import read_assignment
 from retexo_fl.graph.partitioners.attribute import assign_by_attribute
+from retexo_fl.graph.partitioners.dirichlet import assign_by_dirichlet
 from retexo_fl.graph.partitioners.louvain import assign_louvain
 from retexo_fl.graph.partitioners.metis import assign_metis
 from retexo_fl.graph.partitioners.structureless import assign_one_node, assign_randomly
@@ -35,6 +37,7 @@ _BUILT_IN: Final[Mapping[str, Callable[[Graph, int, int], np.ndarray]]] = {
     "one-node": assign_one_node,
 }
 _FILE: Final = "file:"
+_DIRICHLET: Final = "dirichlet:"
 #: Clients named in an error before the rest is counted.
 _MOST_NAMED: Final = 5
 
@@ -45,8 +48,8 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
     Args:
         graph: The whole graph.
         partitioner: ``random``, ``metis``, ``louvain``, ``one-node``, ``file:PATH``,
-            ``attribute:NAME`` (a client for each value) or ``module:attribute`` of a
-            :class:`Partitioner`.
+            ``attribute:NAME`` (a client for each value), ``dirichlet:BETA`` (each class shared
+            out by chance) or ``module:attribute`` of a :class:`Partitioner`.
         clients: At least 1, at most N.
         seed: At least 0; equal seeds give equal assignments.
 
@@ -73,6 +76,9 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
     elif partitioner.startswith(ATTRIBUTE):
         name = partitioner.removeprefix(ATTRIBUTE)
         assignment = assign_by_attribute(graph, name, clients)
+    elif partitioner.startswith(_DIRICHLET):
+        beta = _beta(partitioner)
+        assignment = assign_by_dirichlet(graph, beta, clients, seed)
     elif is_plugin(partitioner):
         assignment = _call_plugin(partitioner, graph, clients, seed)
     else:
@@ -80,9 +86,21 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigurationError(
             f"partitioner: got {partitioner!r}; {hint}expected one of {', '.join(_BUILT_IN)}, "
-            "file:PATH, attribute:NAME, or module:attribute"
+            "file:PATH, attribute:NAME, dirichlet:BETA, or module:attribute"
         )
     return _checked(assignment, partitioner, graph, clients)
+
+
+def _beta(partitioner: str) -> float:
+    try:
+        beta = float(partitioner.removeprefix(_DIRICHLET))
+    except ValueError:
+        beta = math.nan
+    if not 0 < beta < math.inf:
+        raise ConfigurationError(
+            f"partitioner: got {partitioner!r}; expected dirichlet:BETA with a number above 0"
+        )
+    return beta
 
 
 def _call_plugin(partitioner: str, graph: Graph, clients: int, seed: int) -> np.ndarray:
@@ -99,7 +117,7 @@ def _call_plugin(partitioner: str, graph: Graph, clients: int, seed: int) -> np.
 
 def _checked(assignment: np.ndarray, partitioner: str, graph: Graph, clients: int) -> np.ndarray:
     where = f"partitioner {partitioner!r}"
-    ours = partitioner in _BUILT_IN or partitioner.startswith(_FILE)
+    ours = partitioner in _BUILT_IN or partitioner.startswith((_FILE, _DIRICHLET))
     refused = PartitionError if ours else PluginError
     if assignment.dtype.kind not in "iu" or assignment.shape != (graph.num_nodes,):
         raise refused(

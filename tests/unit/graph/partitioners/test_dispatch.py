@@ -10,7 +10,7 @@ import pytest
 
 from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph import Graph, assign_nodes
-from tests.support.partitioner_contract import NODES, PartitionerContract
+from tests.support.partitioner_contract import NODES, PartitionerContract, labelled_graph
 from tests.unit.graph.graphs import small_graph
 
 
@@ -89,6 +89,10 @@ class TestOneNode(PartitionerContract):
     clients = (NODES,)
 
 
+class TestDirichlet(PartitionerContract):
+    name = "dirichlet:1"
+
+
 class TestPlugin(PartitionerContract):
     name = f"{__name__}:in_turn"
 
@@ -129,6 +133,32 @@ def test_attribute_gives_each_value_a_client_in_byte_order() -> None:
             assign_nodes(graph, partitioner="attribute:site", clients=clients, seed=0)
     with pytest.raises(DatasetError, match="'small': .*attribute 'town'.*: site$"):
         assign_nodes(graph, partitioner="attribute:town", clients=4, seed=0)
+
+
+def test_dirichlet_shares_classes_the_more_alike_the_larger_the_number() -> None:
+    graph = labelled_graph()
+    equal = assign_nodes(graph, partitioner="dirichlet:10000", clients=3, seed=1)
+    for label in (-1, 0, 1, 2):
+        counts = np.bincount(equal[graph.labels == label], minlength=3)
+        assert counts.max() - counts.min() <= 2
+    skewed = assign_nodes(graph, partitioner="dirichlet:.5", clients=3, seed=1)
+    assert np.bincount(skewed).min() >= 10
+    most = [np.bincount(skewed[graph.labels == label], minlength=3).max() for label in range(3)]
+    assert max(most) > 0.6 * sum(graph.labels == int(np.argmax(most)))
+    others = assign_nodes(graph, partitioner="dirichlet:.5", clients=3, seed=2)
+    assert (skewed != others).any()
+
+
+def test_dirichlet_is_refused_where_it_cannot_share_out() -> None:
+    told = "'dirichlet:0.001' left one of 20 clients with fewer than 1 nodes of data set 'random'"
+    with pytest.raises(ConfigurationError, match=told):
+        assign_nodes(labelled_graph(), partitioner="dirichlet:0.001", clients=20, seed=0)
+    for text in ("dirichlet:0", "dirichlet:-1", "dirichlet:many", "dirichlet:inf", "dirichlet:"):
+        with pytest.raises(ConfigurationError, match="expected dirichlet:BETA with a number above"):
+            assign_nodes(labelled_graph(), partitioner=text, clients=2, seed=0)
+    numbers = small_graph(labels=np.linspace(0, 1, 6, dtype=np.float32))
+    with pytest.raises(ConfigurationError, match="'dirichlet' shares out classes, .*'small' are"):
+        assign_nodes(numbers, partitioner="dirichlet:1", clients=2, seed=0)
 
 
 def test_plugin_is_called_and_checked() -> None:
