@@ -39,15 +39,25 @@ def train(keys: Mapping[str, Scalar], change: Change | None = None) -> dict[str,
     return dict(train_whole(keys, change).result)
 
 
-def train_whole(keys: Mapping[str, Scalar], change: Change | None = None) -> Trained:
-    """Train, and return the result with what moved and how the rounds went; see :func:`train`."""
+def train_whole(
+    keys: Mapping[str, Scalar], change: Change | None = None, graph: object | None = None
+) -> Trained:
+    """Train, and return the result with what moved and how the rounds went; see :func:`train`.
+
+    Args:
+        keys: Configuration keys, in kebab case.
+        change: As :func:`train` takes it.
+        graph: Takes the place of the one that the keys name.
+    """
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="retexo-sims-") as folder:
         run = Path(folder) / "run"
         places: dict[str, Scalar] = {"out": str(run), "checkpoint-every": _NO_CHECKPOINTS}
         config = make_config({**keys, **places})
         network = make_network(config)
-        clients = InProcessClients(make_parts(config), config, channel=make_channel(network))
+        clients = InProcessClients(
+            make_parts(config, graph=graph), config, channel=make_channel(network)
+        )
 
         def find(job: str, client: int) -> ClientApi:
             found = clients.find(job, client)
