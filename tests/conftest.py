@@ -15,6 +15,7 @@ from hypothesis import settings
 from retexo_fl.addition import DEVICES
 from tests.support import cpu_account
 from tests.support.data import real_graphs
+from tests.support.each_choice import leave_to_the_night
 
 # Tests compare bits and share cores with each other's processes. PyTorch reads this when it is
 # imported, the programs that tests start when they begin; a value set by the caller wins.
@@ -94,14 +95,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse marks that do not stand in their test's file: CI looks for files by them."""
+    """Refuse marks that do not stand in their test's file: CI looks for files by them.
+
+    Then leave to the night what it may have, before tests are chosen by their marks.
+    """
     texts: dict[Path, str] = {}
     for item in items:
         for mark in {mark.name for mark in item.iter_markers()} & OWN_MARKS:
             text = texts.get(item.path) or texts.setdefault(item.path, item.path.read_text())
             if f"mark.{mark}" not in text:
                 raise pytest.UsageError(f"{item.nodeid}: mark.{mark} does not stand in its file")
+    leave_to_the_night(items, OWN_MARKS | LACKS.keys())
 
 
 def _lacking(item: pytest.Item) -> str | None:

@@ -83,6 +83,7 @@ def test_layers_without_fixed_sums_have_no_basis_of_them(tmp_path: Path, model: 
 
 @pytest.mark.parametrize("rows", ["own", "sums"])
 @pytest.mark.parametrize("event", [2, 4, 9])
+@pytest.mark.each_choice
 def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int, rows: str) -> None:
     keys = {**KEYS, "basis_rows": rows}
     whole = train(tmp_path / "whole", **keys)

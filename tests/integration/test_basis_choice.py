@@ -58,6 +58,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
 @pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.each_choice
 def test_the_rest_is_as_if_the_chosen_rows_had_been_asked_for(
     folder: Path, name: str, model: str, bits: int
 ) -> None:
@@ -77,6 +78,7 @@ def test_the_rest_is_as_if_the_chosen_rows_had_been_asked_for(
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("task", ["classes", "regression"])
+@pytest.mark.each_choice
 def test_neither_choice_nor_basis_depends_on_the_parts(folder: Path, name: str, task: str) -> None:
     keys = {**KEYS, "dataset": name, "data_dir": folder, "dtype": "float64"}
     if task == "regression":

@@ -103,6 +103,7 @@ def test_workers_that_share_messages_count_what_one_process_counts(
 
 @pytest.mark.parametrize("mode", ["none", "masked"])
 @pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.each_choice
 def test_agents_tell_what_one_process_counts_or_nothing(
     tmp_path: Path, mode: str, tells: bool
 ) -> None:

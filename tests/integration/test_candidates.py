@@ -28,6 +28,7 @@ from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training import candidates
 from retexo_fl.training.selection import BestWeights, Score
 from retexo_fl.updates import FewBits
+from tests.support.each_choice import by_day
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
 from tests.support.masked_training import HALVES, QUORUM, without_masks
@@ -154,7 +155,9 @@ def test_the_first_layer_of_few_blocks_is_that_of_a_smaller_basis(tmp_path: Path
 
 
 @pytest.mark.usefixtures("never_better")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", by_day(WAYS, "gin", "lean, masked", "first layer", "median", others=pytest.mark.slow)
+)
 def test_what_is_tried_and_not_kept_leaves_no_trace_but_its_bytes(tmp_path: Path, way: str) -> None:
     keys = {**KEYS, **WAYS[way]}
     run = train(tmp_path / "run", **keys)
@@ -172,7 +175,9 @@ def test_what_is_tried_and_not_kept_leaves_no_trace_but_its_bytes(tmp_path: Path
 
 
 @pytest.mark.usefixtures("always_better")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", by_day(WAYS, "plain", "lean, masked", "first layer", others=pytest.mark.slow)
+)
 def test_killed_between_rounds_of_a_candidate_it_goes_on_to_the_same_bits(
     tmp_path: Path, way: str
 ) -> None:

@@ -217,6 +217,7 @@ def test_weights_and_directions_are_those_of_the_graph(
     assert np.abs(made[0] - made[1]).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_agents_make_the_columns_of_a_run_here(tmp_path: Path) -> None:
     allowed: dict[str, object] = {
         "least-train-nodes": 1,

@@ -36,6 +36,7 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.training.cohorts import simulated_agreement
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.selection import Score
+from tests.support.each_choice import by_day
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import node_of, train_on_fickle_grid
 from tests.support.masked_training import HALVES, QUORUM, without_masks
@@ -265,7 +266,11 @@ def test_no_more_cells_are_refused_than_were(tmp_path: Path) -> None:
         assert "\n" not in told
 
 
-@pytest.mark.parametrize("cell", TRAINED, ids=name_of)
+#: All pairs, and what has most parts: whatever lies between is of the night.
+OF_DAY: Final = [c for c in TRAINED if len(c) <= 2 or not any(c < other for other in TRAINED)]
+
+
+@pytest.mark.parametrize("cell", by_day(TRAINED, *OF_DAY, others=pytest.mark.slow), ids=name_of)
 def test_a_cell_is_equal_to_its_parts(table: Table, cell: Cell) -> None:
     check_cell(table, cell)
 

@@ -63,6 +63,7 @@ def keys_of(folder: Path, model: str, graph: dict[str, Any]) -> dict[str, Any]:
 
 
 @EACH
+@pytest.mark.each_choice
 def test_what_edges_have_is_read(tmp_path: Path, model: str, graph: dict[str, Any]) -> None:
     keys = keys_of(tmp_path, model, graph)
     run = train(tmp_path / "run", clients=2, **keys)
@@ -83,6 +84,7 @@ def test_what_edges_have_is_read(tmp_path: Path, model: str, graph: dict[str, An
 
 @pytest.mark.devices
 @EACH
+@pytest.mark.each_choice
 def test_samplers_with_all_neighbours_train_the_weights_of_none(
     tmp_path: Path, model: str, graph: dict[str, Any]
 ) -> None:
@@ -125,6 +127,7 @@ def test_devices_train_the_weights_of_one(
     ("model", "graph"), [("gcn", WEIGHTED), ("gine", CARRYING), ("dir-gcn", DIRECTED)]
 )
 @pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns"])
+@pytest.mark.each_choice
 def test_bytes_are_those_of_the_closed_form(
     tmp_path: Path, model: str, graph: dict[str, Any], algorithm: str
 ) -> None:

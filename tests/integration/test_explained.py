@@ -65,6 +65,7 @@ def called(model: Any, data: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("keys", MODELS, ids=lambda keys: "-".join(map(str, keys.values())))
+@pytest.mark.each_choice
 def test_gradients_and_edge_masks_reach_what_they_are_of(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
@@ -98,6 +99,7 @@ def test_gradients_and_edge_masks_reach_what_they_are_of(
 
 
 @pytest.mark.parametrize("keys", MODELS[:5], ids=lambda keys: "-".join(map(str, keys.values())))
+@pytest.mark.each_choice
 def test_pyg_explains_a_model(tmp_path: Path, keys: dict[str, Any]) -> None:
     model, data = trained(tmp_path, keys)
     explainer = Explainer(

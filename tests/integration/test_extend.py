@@ -19,6 +19,7 @@ from retexo_fl.config import make_config
 from retexo_fl.config.file import read_config_file
 from retexo_fl.errors import ConfigurationError, RunDirectoryError
 from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.each_choice import by_day
 from tests.support.runs import (
     events_of,
     ledger_of,
@@ -60,7 +61,14 @@ def extended(out: Path) -> Path:
     return whole
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    by_day(
+        KINDS,
+        *("layer by layer", "standard", "lbfgs of few bits", "scaffold", "patience"),
+        others=pytest.mark.slow,
+    ),
+)
 def test_extended_run_is_the_longer_one(tmp_path: Path, kind: str) -> None:
     out = train(tmp_path / "run", **{**KEYS, **KINDS[kind]})
     before = result_of(out)["stages"]

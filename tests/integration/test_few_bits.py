@@ -144,6 +144,7 @@ def test_weights_of_rounds_that_exchange_are_changes(
     ("algorithm", "event"),
     [*(("standard", event) for event in (4, 8, 10, 11)), ("bns", 4), ("bns", 10)],
 )
+@pytest.mark.each_choice
 def test_a_resume_of_rounds_that_exchange_equals_the_undisturbed_run(
     tmp_path: Path, together: Callable[[str], Path], algorithm: str, event: int
 ) -> None:
@@ -198,11 +199,15 @@ def test_a_round_that_exchanges_is_asked_again_if_a_client_lost_weights(
     ("algorithm", "keys"),
     [
         ("standard", {"update_bits": 4, "weight_bits": 4}),
-        ("bns", {"update_bits": 8, "weight_bits": 8}),
-        ("drop", {"update_bits": 8, "weight_bits": 8}),
+        pytest.param("bns", {"update_bits": 8, "weight_bits": 8}, marks=pytest.mark.slow),
+        pytest.param("drop", {"update_bits": 8, "weight_bits": 8}, marks=pytest.mark.slow),
         ("lazy", {"update_bits": 8, "weight_bits": 4, "local_steps": 3}),
         ("lazy", {"update_bits": 2, "weight_bits": 2, "row_bits": 2, "rounds": 30, "hidden": 64}),
-        ("lazy", {"update_bits": 8, "aggregator": "trimmed-mean:0.2", "clients": 5}),
+        pytest.param(
+            "lazy",
+            {"update_bits": 8, "aggregator": "trimmed-mean:0.2", "clients": 5},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_algorithm_learns_in_few_bits(

@@ -71,6 +71,7 @@ def sentence(result: Result) -> str:
         (FEW, {"clients": 3, "local_steps": 2, "secure_aggregation": "masked"}),
     ],
 )
+@pytest.mark.each_choice
 def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
     tmp_path: Path, graph: str, keys: dict[str, Any]
 ) -> None:
@@ -88,8 +89,8 @@ def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
 @pytest.mark.parametrize(
     ("more", "settings"),
     [
-        ({}, {"most-rows": "none"}),
-        ({"second_rows": "class"}, {"most-rows": "class"}),
+        pytest.param({}, {"most-rows": "none"}, marks=pytest.mark.slow),
+        pytest.param({"second_rows": "class"}, {"most-rows": "class"}, marks=pytest.mark.slow),
         # Noise that never changes a class: what is drawn differs from run to run.
         ({"row_dp": 100.0}, {"most-rows": "none", "max-row-epsilon": 100.0}),
     ],
@@ -131,6 +132,7 @@ def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
         ("lean", "none", "rel-gat"),
     ],
 )
+@pytest.mark.each_choice
 def test_typed_graphs_are_trained_by_agents_as_here(
     tmp_path: Path, profile: str, sums: str, model: str
 ) -> None:

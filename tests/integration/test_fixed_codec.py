@@ -49,6 +49,7 @@ EXCHANGING = [*EXCHANGING, ("bns", "rows")]
     ("algorithm", "plan", "model"),
     [*((*way, "gcn") for way in EXCHANGING), *((*way, "sage") for way in EXCHANGING[1:3])],
 )
+@pytest.mark.each_choice
 def test_weights_are_within_24_bits_of_those_of_lossless(
     tmp_path: Path, algorithm: str, plan: str, model: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_lean_training_crosses_on_one_grid_in_a_byte_a_value(tmp_path: Path, pla
 
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.each_choice
 def test_files_carry_the_bits_of_memory(tmp_path: Path, dtype: str, bits: int) -> None:
     write_small(tmp_path / "small.npz")
     keys = _small(tmp_path, boundary_plan="cover", codec="fixed", clients=4) | {"dtype": dtype}

@@ -55,6 +55,7 @@ def without(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("model", "rows"), BASES)
+@pytest.mark.each_choice
 def test_what_is_kept_is_what_is_tested_and_predicts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], model: str, rows: str
 ) -> None:

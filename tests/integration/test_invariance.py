@@ -196,6 +196,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(("graph", "keys", "cuts"), ROWS, ids=map(name_of, ROWS))
+@pytest.mark.each_choice
 def test_weights_and_figures_do_not_depend_on_the_partition(
     tmp_path: Path,
     graphs: dict[str, Path],

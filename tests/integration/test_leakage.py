@@ -113,6 +113,7 @@ def test_peers_find_planted_edges_by_rows_and_not_by_what_crosses_once() -> None
     assert any("ROC AUC" in warning for warning in found.warnings)
 
 
+@pytest.mark.slow
 def test_what_a_peer_gets_is_what_crossed_and_not_what_its_owner_has() -> None:
     # Rows of two bits tell less than those of eight, though their owner has the same.
     graph = planted(clients=2, each=60, features=20)
@@ -206,7 +207,14 @@ def test_noised_products_are_not_played_and_it_is_said() -> None:
 FEW_QUESTIONS = "retexo_fl.leakage.influence._QUESTIONS"
 
 
-@pytest.mark.parametrize("keys", [{"secure_aggregation": "masked"}, {"update_dp": 8.0}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"secure_aggregation": "masked"},
+        pytest.param({"update_dp": 8.0}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_row_that_is_changed_between_predictions_tells_links_by_three_layers(
     monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
@@ -338,6 +346,7 @@ def test_an_active_peer_reads_exchanges_in_which_all_took_part() -> None:
     assert found == other
 
 
+@pytest.mark.slow
 def test_of_two_layers_or_rows_that_cross_once_it_is_said_why_predictions_are_not_played() -> None:
     graph = planted(clients=3, each=20, features=4)
     two = audited(graph, clients=3)
@@ -424,15 +433,21 @@ OTHER_LABELS: dict[str, Any] = {
     ("keys", "played"),
     [
         ({"model": "sage", "profile": "lean"}, "lfrmuseaokc"),
-        ({"model": "gin"}, "lmuseaokc"),
-        ({"model": "gat"}, "luseaok"),
-        ({"model": "dir-sage", "edges_are": "directed"}, "lrmuseaok"),
+        pytest.param({"model": "gin"}, "lmuseaokc", marks=pytest.mark.slow),
+        pytest.param({"model": "gat"}, "luseaok", marks=pytest.mark.slow),
+        pytest.param(
+            {"model": "dir-sage", "edges_are": "directed"}, "lrmuseaok", marks=pytest.mark.slow
+        ),
         ({"model": "gcn", "profile": "one-shot"}, "fpqseac"),
         ({"model": "sage", "local_steps": 2}, "seaokc"),
         ({"model": "sage", "task": "regression"}, "seaoc"),
-        ({"model": "sage", "task": "multi-label"}, "seaoc"),
+        pytest.param({"model": "sage", "task": "multi-label"}, "seaoc", marks=pytest.mark.slow),
         ({"model": "sage", "task": "links", "split": "random:0.7/0.1/0.2"}, "sea"),
-        ({"model": "gcn", "boundary_plan": "cover", "aggregator": "median"}, "lrmuseac"),
+        pytest.param(
+            {"model": "gcn", "boundary_plan": "cover", "aggregator": "median"},
+            "lrmuseac",
+            marks=pytest.mark.slow,
+        ),
         ({"model": "rel-sage"}, "lrmusea"),
     ],
 )

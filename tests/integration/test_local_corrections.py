@@ -79,6 +79,7 @@ def test_scaffold_with_one_client_is_local_steps_to_the_bit(tmp_path: Path, algo
 
 
 @pytest.mark.parametrize("algorithm", [*map(way, ALGORITHMS[:4])], ids=name_of)
+@pytest.mark.each_choice
 def test_corrections_begin_with_the_second_round(tmp_path: Path, algorithm: dict[str, Any]) -> None:
     write_small(tmp_path / "small.npz", nodes=80)
     keys = {**KEYS, **SMALL, "data_dir": tmp_path, **algorithm, "rounds": 3, "layers": 2}
@@ -91,6 +92,7 @@ def test_corrections_begin_with_the_second_round(tmp_path: Path, algorithm: dict
 
 # A pull has no state of its own that could be lost.
 @pytest.mark.parametrize("algorithm", [*map(way, ALGORITHMS)], ids=name_of)
+@pytest.mark.each_choice
 def test_a_resumed_run_equals_the_undisturbed_one(
     tmp_path: Path, algorithm: dict[str, Any]
 ) -> None:

@@ -137,6 +137,7 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("who", [(4,), (0, 1, 2, 3, 4, 5)], ids=["one", "all"])
+@pytest.mark.each_choice
 def test_where_all_must_answer_nothing_shows_of_a_restart(
     owned: Owned, whole: tuple[Owned, Path], place: str, who: Collection[int]
 ) -> None:
@@ -298,6 +299,7 @@ def undisturbed(whole: tuple[Owned, Path]) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("way", EXCHANGES)
 @pytest.mark.parametrize("who", [(4,), (0, 1, 2, 3, 4, 5)], ids=["one", "all"])
+@pytest.mark.each_choice
 def test_a_restart_amid_an_exchange_takes_no_byte_from_the_account(
     owned: Owned,
     whole: tuple[Owned, Path],

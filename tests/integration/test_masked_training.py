@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from retexo_fl.masking.keys import SecretKeys
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.end_to_end import EndToEndTrainer
 from retexo_fl.training.layer_trainer import LayerTrainer
+from tests.support.each_choice import by_day
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, nothing
 from tests.support.masked_training import (
@@ -83,7 +84,22 @@ def named(way: str) -> Any:
     return pytest.param(way, marks=[pytest.mark.devices] if takes_devices(WAYS[way]) else [])
 
 
-@pytest.mark.parametrize("way", [named(way) for way in WAYS if way not in {"lazy", "links"}])
+#: Each masks something else: updates in bits, rounds that exchange, samples, rows that a basis
+#: chooses, a regression's products, counts of a metric.
+OF_DAY: Final = ("few bits", "standard", "sampled", "choice", "ridge", "ranking")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        *(named(way) for way in OF_DAY),
+        *(
+            pytest.param(way, marks=pytest.mark.slow)
+            for way in WAYS
+            if way not in {"lazy", "links", *OF_DAY}
+        ),
+    ],
+)
 def test_masked_equals_the_same_whole_numbers_in_the_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -96,7 +112,14 @@ def test_masked_equals_the_same_whole_numbers_in_the_clear(
     assert ledger_of(masked).totals() == ledger_of(clear).totals()
 
 
-@pytest.mark.parametrize("way", ["lazy", "standard", "balanced", "ranking", "links", "ridge"])
+@pytest.mark.parametrize(
+    "way",
+    by_day(
+        ("lazy", "standard", "balanced", "ranking", "links", "ridge"),
+        *("lazy", "ranking", "ridge"),
+        others=pytest.mark.slow,
+    ),
+)
 def test_whole_numbers_train_as_floats_do(tmp_path: Path, way: str) -> None:
     keys = {**MASKED, **WAYS[way]}
     masked = result_of(train(tmp_path / "masked", **keys))

@@ -72,6 +72,7 @@ def test_clients_meeting_by_chance_complete_all_exchanges(
     assert not any(peer.refusals for report in reports for peer in report.peers.values())
 
 
+@pytest.mark.slow
 def test_missing_rows_are_those_of_clients_that_meet_nobody(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:

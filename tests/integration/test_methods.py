@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,6 +15,22 @@ from tests.support.limits import PERMISSIVE
 from tests.support.method_contract import GRAPH, MethodContract, assert_same
 from tests.support.runs import configured, ledger_of, train
 from tests.support.ways import profile_keys
+
+
+def at_night(test: Callable[..., None]) -> Callable[..., None]:
+    """Return a test of the contract for the night alone.
+
+    What a method does between events is that of one that is killed by day: of another way to make
+    rows, of another share of them, of rounds that exchange.
+    """
+
+    @pytest.mark.slow
+    @wraps(test)
+    def copied(*args: Any, **keys: Any) -> None:
+        test(*args, **keys)
+
+    return copied
+
 
 #: The default profile's keys; rounds are the contract's.
 LEAN = profile_keys("lean", "rounds")
@@ -37,6 +55,9 @@ class TestSecondRows(MethodContract):
 class TestClassRows(MethodContract):
     keys: ClassVar = {"second_rows": "class"}
     cut_matters = TestSecondRows.cut_matters
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestLeanSecondRows(MethodContract):
@@ -44,6 +65,9 @@ class TestLeanSecondRows(MethodContract):
     cut_matters = TestSecondRows.cut_matters
     most_by_masks = 0.05
     bytes_are_planned = False
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestRowNoise(MethodContract):
@@ -54,6 +78,9 @@ class TestRowNoise(MethodContract):
     cut_matters = "rows of peers' nodes are those of their classes"
     # What is rounded in sums may turn the class of a node between two.
     most_by_masks = 0.02
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestLeanClassRows(MethodContract):
@@ -61,6 +88,9 @@ class TestLeanClassRows(MethodContract):
     cut_matters = TestSecondRows.cut_matters
     most_by_masks = 0.05
     bytes_are_planned = False
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestColumns(MethodContract):
@@ -74,11 +104,17 @@ class TestColumns(MethodContract):
 class TestLabelColumns(MethodContract):
     keys: ClassVar = {"features": "none", "structure": "labels", "rounds": 12}
     no_quorum = "min-clients: 2 does not go with structure labels, .*; expected 0, or structure"
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestColumnsEndToEnd(MethodContract):
     keys: ClassVar = {**TestColumns.keys, "algorithm": "standard"}
     no_quorum = "min-clients: 2 .* algorithm standard, whose .* in every round; expected 0"
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestStandard(MethodContract):
@@ -90,11 +126,17 @@ class TestBns(MethodContract):
     keys: ClassVar = {"algorithm": "bns", "boundary_rate": 0.5}
     cut_matters = "rows of other clients are sampled"
     no_quorum = "min-clients: 2 .* algorithm bns, whose .* in every round; expected 0"
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestDrop(MethodContract):
     keys: ClassVar = {"algorithm": "drop"}
     cut_matters = "edges between clients are left out"
+    test_killed_after_any_event_it_ends_the_same = at_night(
+        MethodContract.test_killed_after_any_event_it_ends_the_same
+    )
 
 
 class TestCentral(MethodContract):

@@ -259,13 +259,32 @@ def test_each_key_is_tried() -> None:
     assert KEYS.keys() == key_infos().keys(), "a new key says here what it may change"
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        pytest.param(key, marks=[pytest.mark.devices] if takes_devices({key: it.value}) else [])
-        for key, it in KEYS.items()
-    ],
-)
+#: What changes nothing by itself changes nothing together, and by day is tried so.
+TOGETHER: Final = [
+    key
+    for key, it in KEYS.items()
+    if it.may_change == SAME and not it.more and not takes_devices({key: it.value})
+]
+
+
+def marks_of(key: str) -> list[pytest.MarkDecorator]:
+    if key in TOGETHER:
+        return [pytest.mark.slow]
+    return [pytest.mark.devices] if takes_devices({key: KEYS[key].value}) else []
+
+
+def test_keys_that_change_nothing_do_not_together(base: retexo_fl.Run) -> None:
+    values = {key: KEYS[key].value for key in TOGETHER if key != "out"}
+    run = retexo_fl.run(out="together", quiet=True, **{**BASE, **values})
+    assert run.result.profile is not None
+    assert run.result.profile.name == "lean"
+    assert run.result.profile.why.startswith("by default")
+    assert method(run) == method(base)
+    assert moved(run) == pytest.approx(moved(base), rel=0.01)
+    assert weights(run) == weights(base)
+
+
+@pytest.mark.parametrize("key", [pytest.param(key, marks=marks_of(key)) for key in KEYS])
 def test_a_key_changes_what_it_may(key: str, base: retexo_fl.Run) -> None:
     tried = KEYS[key]
     if tried.may_change == REFUSED:

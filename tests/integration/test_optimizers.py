@@ -44,8 +44,16 @@ def test_steps_along_mean_changes_learn(tmp_path: Path, optimizer: str) -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        *({"optimizer": name} for name in ("sgd", "momentum", "yogi", "lbfgs")),
-        *({"server_optimizer": name, "local_steps": 2} for name in ("momentum", "adam")),
+        *({"optimizer": name} for name in ("yogi", "lbfgs")),
+        *(
+            pytest.param(keys, marks=pytest.mark.slow)
+            for keys in (
+                {"optimizer": "sgd"},
+                {"optimizer": "momentum"},
+                {"server_optimizer": "momentum", "local_steps": 2},
+            )
+        ),
+        {"server_optimizer": "adam", "local_steps": 2},
     ],
     ids=lambda keys: " ".join(map(str, keys.values())),
 )

@@ -155,6 +155,7 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 25, "rounds": 1, "hidden": 2, **QUORUM, "min_clients": 6},
     ],
 )
+@pytest.mark.each_choice
 def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {"dataset": "digits", **keys, "secure_aggregation": "masked"}
     config = configured(tmp_path / "run", **{**KEYS, **keys})
@@ -229,6 +230,7 @@ LEAN = profile_keys("lean", "rounds", "candidates")
         (SLOW, {"dataset": "digits", "task": "links", "metric": "log-loss", "codec": "dense"}),
     ],
 )
+@pytest.mark.each_choice
 def test_a_run_over_links_takes_the_planned_messages(
     tmp_path: Path, links: str, keys: dict[str, Any]
 ) -> None:

@@ -35,6 +35,7 @@ from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.integration.test_missing_peers import LosingChannel
 from tests.support.cli import PROGRAM, CommandLine, environment
 from tests.support.data import cora_dir
+from tests.support.each_choice import by_day
 from tests.support.predictions import (
     LAYERS,
     SMALL,
@@ -86,7 +87,7 @@ def test_predictions_do_not_depend_on_the_partition(
         shutil.rmtree(parts)
 
 
-@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("model", by_day(LAYERS, "gcn", "gat", others=pytest.mark.slow))
 def test_one_node_per_client_predicts_what_one_client_does(
     tmp_path: Path, retexo: CommandLine, model: str
 ) -> None:

@@ -164,7 +164,10 @@ def test_agents_write_what_retexo_predict_writes_and_the_server_gets_counts(
     [
         {},
         {"relation": "bought", "model": "rel-gat", "heads": 2},
-        {"relation": "knows", "model": "rel-sage", "edges_are": "directed"},
+        pytest.param(
+            {"relation": "knows", "model": "rel-sage", "edges_are": "directed"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda keys: keys.get("model", "gcn"),
 )

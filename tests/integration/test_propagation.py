@@ -125,6 +125,7 @@ def test_scores_are_those_of_the_whole_graph(
         {"clients": 3, "feature_normalisation": "row", "hidden": 8, "dropout": 0.5, "seed": 0},
     ],
 )
+@pytest.mark.each_choice
 def test_many_partitions_score_as_one(tmp_path: Path, model: str, keys: dict[str, Any]) -> None:
     whole = train(tmp_path / "whole", clients=1, **GRAPH | {"model": model})
     assert_alike(whole, train(tmp_path / "run", **GRAPH | {"model": model, **keys}))

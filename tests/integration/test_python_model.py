@@ -117,6 +117,7 @@ KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3, "quiet": True, "
     ids=lambda keys: "-".join(map(str, keys.values())),
 )
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.each_choice
 def test_module_computes_what_is_predicted(
     tmp_path: Path, keys: dict[str, Any], sparse: bool
 ) -> None:

@@ -113,8 +113,13 @@ def sent(path: Path, out: Path, **keys: Any) -> dict[tuple[int, int, int], bytes
 @pytest.mark.parametrize(
     "keys",
     [
-        *map(keys_of, ("gcn", "sage", "gin", "gine", "gat", "sage-pool", "dir-gcn", "dir-sage")),
-        *({**LEAN, "model": model, "layers": 2} for model in ("gcn", "sage")),
+        *map(keys_of, ("gcn", "gat", "dir-sage")),
+        *(
+            pytest.param(keys_of(model), marks=pytest.mark.slow)
+            for model in ("sage", "gin", "gine", "sage-pool", "dir-gcn")
+        ),
+        {**LEAN, "model": "gcn", "layers": 2},
+        pytest.param({**LEAN, "model": "sage", "layers": 2}, marks=pytest.mark.slow),
         {"model": "gcn", "codec": "fixed"},
         {"model": "gcn", "secure_aggregation": "none", "local_steps": 2},
     ],
@@ -151,6 +156,7 @@ def test_a_link_inside_a_part_changes_no_byte_that_peers_get(
     "model", ["gcn", "sage", "gin", "gine", "gat", "sage-pool", "dir-gcn", "dir-sage", "dir-gat"]
 )
 @pytest.mark.parametrize("rows", ["none", "class"])
+@pytest.mark.each_choice
 def test_who_knows_all_edges_of_a_node_makes_the_rows_that_its_owner_would_send(
     tmp_path: Path, model: str, rows: str
 ) -> None:
@@ -184,6 +190,7 @@ def test_one_client_trains_what_it_does_with_rows_of_owners(
 
 @pytest.mark.parametrize("rows", ["none", "class"])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.each_choice
 def test_rows_that_a_layer_reads_are_made_here_too_over_three_layers(
     tmp_path: Path, model: str, rows: str
 ) -> None:

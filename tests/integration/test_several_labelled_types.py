@@ -14,6 +14,7 @@ from retexo_fl.errors import InputError
 from retexo_fl.graph import find_partitions, open_partition
 from retexo_fl.graph.parts.peers import read_peers
 from tests.support.cli import CommandLine
+from tests.support.each_choice import by_day
 from tests.support.played_devices import play_devices
 from tests.support.predictions import cut
 from tests.support.runs import (
@@ -69,6 +70,7 @@ CUTS = (
     ),
     ids=str,
 )
+@pytest.mark.each_choice
 def test_any_cut_trains_the_weights_of_one(
     tmp_path: Path, keys: dict[str, Any], cuts: Cuts
 ) -> None:
@@ -79,7 +81,11 @@ def test_any_cut_trains_the_weights_of_one(
         assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)
 
 
-@pytest.mark.parametrize("keys", [{}, LEAN, BASES, {"model": "rel-gat"}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    by_day([{}, LEAN, BASES, {"model": "rel-gat"}], LEAN, others=pytest.mark.slow),
+    ids=str,
+)
 def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**KEYS, **keys, "clients": 4}
     plain = train(tmp_path / "plain", **keys)
@@ -114,6 +120,7 @@ def test_devices_train_the_weights_of_one(
 
 @pytest.mark.parametrize("metric", ["auto", "roc-auc", "log-loss", "macro-f1"])
 @pytest.mark.parametrize("how", [{}, {"secure_aggregation": "masked"}, {"algorithm": "standard"}])
+@pytest.mark.each_choice
 def test_a_test_is_told_by_type_and_of_all(
     tmp_path: Path, metric: str, how: dict[str, Any]
 ) -> None:

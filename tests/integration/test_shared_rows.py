@@ -12,6 +12,7 @@ from retexo_fl.channels import Channel, MemoryChannel, SharingChannel
 from retexo_fl.client import peer_exchange
 from retexo_fl.simulation import inline_engine
 from tests.frozen.taps import Tap, tapped
+from tests.support.each_choice import by_day
 from tests.support.runs import curves_of, ledger_of, model_bytes, train
 
 _LEAN: Final[dict[str, Any]] = {
@@ -47,7 +48,15 @@ def trained_over(
     return tap
 
 
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.parametrize(
+    "name",
+    by_day(
+        _CASES,
+        *("dense rows", "lean, own rows", "in two bits", "under masks", "all layers"),
+        *("sums of rows", "on a grid"),
+        others=pytest.mark.slow,
+    ),
+)
 def test_a_training_is_that_over_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

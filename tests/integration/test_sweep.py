@@ -283,6 +283,7 @@ def several_splits(num_splits: int, num_nodes: int = 60) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_runs")
 def test_each_published_split_is_a_run(tmp_path: Path, retexo: CommandLine) -> None:
     np.savez(tmp_path / "ring.npz", **several_splits(3))

@@ -68,6 +68,7 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("keys", [*map(way, WAYS)])
+@pytest.mark.each_choice
 def test_every_way_of_training_takes_every_task(
     tmp_path: Path,
     folder: Path,
@@ -105,6 +106,7 @@ def test_numbers_are_learned_in_their_own_units(tmp_path: Path, folder: Path) ->
     ],
     ids=lambda keys: " ".join(map(str, keys.values())),
 )
+@pytest.mark.each_choice
 def test_numbers_far_from_zero_or_small_train_as_near_ones(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("form", ["csv", "npz", "parquet"])
+@pytest.mark.each_choice
 def test_predictions_are_those_of_the_test(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, folder: Path, task: str, form: str
 ) -> None:

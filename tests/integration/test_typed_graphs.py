@@ -95,6 +95,7 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     ),
     ids=str,
 )
+@pytest.mark.each_choice
 def test_any_cut_trains_the_weights_of_one(
     tmp_path: Path, keys: dict[str, Any], cuts: Cuts
 ) -> None:
@@ -128,6 +129,7 @@ LEAN: dict[str, Any] = {**profile_keys("lean", "rounds"), "model": "rel-sage"}
     ],
     ids=str,
 )
+@pytest.mark.each_choice
 def test_bytes_are_those_of_the_closed_form(
     tmp_path: Path, clients: int, keys: dict[str, Any]
 ) -> None:
@@ -186,6 +188,7 @@ def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: s
     ],
     ids=str,
 )
+@pytest.mark.each_choice
 def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**KEYS, **keys, "clients": 4}
     plain = train(tmp_path / "plain", **keys)

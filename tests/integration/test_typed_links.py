@@ -18,6 +18,7 @@ from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
 from tests.support.agents import agents, train_with
 from tests.support.cli import TINY, CommandLine
+from tests.support.each_choice import by_day
 from tests.support.limits import PERMISSIVE
 from tests.support.links import LINKS, Draws
 from tests.support.runs import (
@@ -100,6 +101,7 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     ),
     ids=str,
 )
+@pytest.mark.each_choice
 def test_any_cut_trains_the_weights_of_one(
     tmp_path: Path, keys: dict[str, Any], cuts: Cuts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +311,9 @@ def followers() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("model", ["rel-sage", "rel-gat", "dir-sage"])
+@pytest.mark.parametrize(
+    "model", by_day(["rel-sage", "rel-gat", "dir-sage"], "rel-sage", others=pytest.mark.slow)
+)
 def test_a_score_knows_who_follows_whom(tmp_path: Path, model: str) -> None:
     graph = followers()
     if model == "dir-sage":

@@ -46,6 +46,7 @@ def make_all(retexo: CommandLine, *more: str, peers: str = "cut/peers.toml", **h
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("cut", [("3", "random"), ("3", "attribute:type"), ("7", "louvain")])
+@pytest.mark.each_choice
 def test_local_parts_are_the_cut_ones_byte_for_byte(
     retexo: CommandLine, cut: tuple[str, str], directed: bool, told: bool
 ) -> None:

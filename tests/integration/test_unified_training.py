@@ -66,6 +66,7 @@ def test_mini_batches_learn(tmp_path: Path, sampler: str) -> None:
 
 @pytest.mark.parametrize(("algorithm", "clients"), [("central", 1), ("drop", 3)])
 @pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.each_choice
 def test_one_mini_batch_of_everything_trains_as_without_sampler(
     tmp_path: Path, algorithm: str, clients: int, steps: int
 ) -> None:

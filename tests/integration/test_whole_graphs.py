@@ -185,6 +185,7 @@ def parts_bytes(config: RunConfig, folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("dense", "source"), [*((True, name) for name in DENSE), *((False, name) for name in SPARSE)]
 )
+@pytest.mark.each_choice
 def test_parts_are_the_same_bytes(tmp_path: Path, dense: bool, source: str) -> None:
     graph = cora(dense=dense)
     given = (DENSE if dense else SPARSE)[source](graph, tmp_path)

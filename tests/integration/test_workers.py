@@ -63,6 +63,7 @@ def assert_same(tmp_path: Path, keys: dict[str, Any]) -> None:
         ("sage", BALANCED),
     ],
 )
+@pytest.mark.each_choice
 def test_clients_that_move_between_workers_train_the_same(
     tmp_path: Path, model: str, more: dict[str, Any]
 ) -> None:

@@ -48,6 +48,8 @@ def test_the_page_of_options_is_that_of_the_configuration() -> None:
         assert f" `{str(value).lower() if isinstance(value, bool) else value}` |" in row
 
 
+# The first one has Jedi read all that is imported, five seconds; what it reads is compared above.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "is_live"), [(call, at % 2 == 1) for at, call in enumerate(CALLS)], ids=str
 )

@@ -104,6 +104,7 @@ KINDS = pytest.mark.parametrize("kind", ["update", "products", "basis"])
 
 @KINDS
 @pytest.mark.parametrize("honest", [1, 10])
+@pytest.mark.each_choice
 def test_the_noise_of_all_honest_clients_together_has_the_promised_variance(
     kind: str, honest: int
 ) -> None:

@@ -64,6 +64,7 @@ def test_kernels_work_where_nothing_can_be_written(installed: Path) -> None:
     assert not list(installed.rglob("*.nbc"))
 
 
+@pytest.mark.slow
 def test_kernels_of_a_package_of_others_are_kept_with_the_user(
     installed: Path, tmp_path: Path
 ) -> None:

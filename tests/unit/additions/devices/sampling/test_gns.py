@@ -53,6 +53,7 @@ class TestGnsSampler(SamplerContract):
 
 @pytest.mark.parametrize("fanout", [2, 3, 5])
 @pytest.mark.parametrize("at_input", [True, False])
+@pytest.mark.each_choice
 def test_expected_scales_over_all_caches_are_exactly_one(fanout: int, at_input: bool) -> None:
     adjacency = random_adjacency()
     chances = CacheChances.of(adjacency, cache_mass(adjacency, (fanout,), None), 0.3).chances

@@ -96,6 +96,7 @@ def same(one: LayerUpdate, other: LayerUpdate) -> bool:
         for of, metric in enumerate(("accuracy", METRIC))
     ],
 )
+@pytest.mark.each_choice
 def test_no_bit_depends_on_who_computes(
     model: str, metric: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

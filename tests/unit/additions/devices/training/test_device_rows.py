@@ -70,6 +70,7 @@ CASES = {"lru": (NEIGHBOUR, "lru"), "degree": (NEIGHBOUR, "degree"), "gns": (gns
 
 @pytest.mark.parametrize(("sampler", "policy"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("places", [0, 17, NODES])
+@pytest.mark.each_choice
 def test_rows_are_those_of_the_nodes_that_a_mini_batch_reads(
     sampler: Sampler, policy: str, places: int, room: Callable[[int], None]
 ) -> None:

@@ -92,6 +92,7 @@ def cuts(draw: st.DrawFn) -> list[np.ndarray]:
 )
 @settings(max_examples=5)
 @given(shares=cuts())
+@pytest.mark.each_choice
 def test_gradients_of_shares_add_up_to_that_of_the_mini_batch(
     model: str, sampler: str, dtype: str, most: float, shares: list[np.ndarray]
 ) -> None:

@@ -137,6 +137,7 @@ def test_every_train_node_is_computed_once_an_epoch(steps: int) -> None:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.each_choice
 def test_a_round_is_a_function_of_its_number(sampler: str, steps: int) -> None:
     """A resumed training makes a trainer anew, in the middle of an epoch."""
     made = client("gat")
@@ -188,6 +189,7 @@ def test_a_client_without_train_nodes_adds_nothing() -> None:
 @given(
     seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=5), batch_nodes=st.integers(1, 40)
 )
+@pytest.mark.each_choice
 def test_the_gradient_is_that_of_one_device(
     model: str, sampler: str, dtype: str, most: float, seconds: list[float], batch_nodes: int
 ) -> None:
