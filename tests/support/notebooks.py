@@ -39,6 +39,8 @@ def executed(path: Path, folder: Path) -> Notebook:
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "IPYTHONDIR": str(folder / ".ipython"),
+        # PyG imports bars of progress, for which Jupyter may have no widgets.
+        "PYTHONWARNINGS": "ignore:IProgress not found",
     }
     client.execute(env={**os.environ, **variables})
     done: Notebook = json.loads(nbformat.writes(content))
