@@ -23,12 +23,15 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400
 BY_HAND, AS_SERVICES = ROOT / "docs" / "deployment.md", ROOT / "docs" / "services.md"
 OTHERS, INSTALLATION = ROOT / "docs" / "other-networks.md", ROOT / "docs" / "installation.md"
 BOX, TWO_PIS = ROOT / "docs" / "edge.md", ROOT / "edge" / "two-pis.md"
+OWNERS = ROOT / "docs" / "three-owners.md"
 #: Rows of the page's table "Files that change hands": file of one, and as what the other has it.
 TO_SERVER = {
     "supernode-key.pub": "supernode-{client}.pub",
     "keys/member.toml": "member-{client}.toml",
 }
 TO_CLIENT = {"tls/ca.crt": "ca.crt", "roster.toml": "roster.toml"}
+#: The page on three owners has them carry this, too, and signatures back.
+AGREED_TO_CLIENT = {"proposed.toml": "proposed.toml"}
 #: Three machines on the cores of one, beside other tests.
 _STARTS_S = 240.0
 #: What a program says when others may go on, by what starts it and where it says so.
@@ -157,13 +160,15 @@ def _says(log: Path, sign: str) -> bool:
 
 
 def carry_files(seats: Sequence[Seat]) -> None:
-    """Carry what is there between the machines, as the table of docs/deployment.md says."""
+    """Carry what is there between the machines, as the pages say."""
     (server,) = (seat.folder for seat in seats if seat.where == "server")
     clients = [seat.folder for seat in seats if seat.where != "server"]
     for client, folder in enumerate(clients):
         for source, target in TO_SERVER.items():
             _carry(folder / source, server / target.format(client=client))
-        for source, target in TO_CLIENT.items():
+        for signature in folder.glob("keys/signature-*.toml"):
+            _carry(signature, server / signature.name)
+        for source, target in {**TO_CLIENT, **AGREED_TO_CLIENT}.items():
             _carry(server / source, folder / target)
 
 
@@ -181,7 +186,7 @@ def machines(tmp_path: Path) -> Generator[Machines]:
     need_root()
     shared = tmp_path / "shared"
     shared.mkdir()
-    with Hosts(host_names(2)) as hosts:
+    with Hosts(host_names(3)) as hosts:
 
         def make(clients: int) -> list[MachineCopy]:
             made = []
@@ -225,6 +230,21 @@ def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
     Reader(AS_SERVICES, seats, rounds=1).follow()
     result = result_of(server.path("/var/lib/retexo/runs/second"))
     assert (result["engine"], result["clients"]) == ("deployment", 2)
+
+
+def test_three_owners_train_with_masked_sums(machines: Machines) -> None:
+    server, *branches = machines(3)
+    values = {"SERVER": server.host.address}
+    seats = [Seat(where="server", machine=server, values=values)]
+    for client, machine in enumerate(branches):
+        own = {**values, "CLIENT": str(client), "ADDRESS": machine.host.address}
+        place = f"federation/client-{client}"
+        seats.append(Seat(where="workstation", machine=machine, place=place, values=own))
+    said = Reader(OWNERS, seats, rounds=2).follow()
+    assert len(set(re.findall(r"^agreed .*$", said, re.M))) == 1
+    run = server.home / "federation" / "runs" / "first"
+    assert (result_of(run)["engine"], result_of(run)["clients"]) == ("deployment", 3)
+    assert 'secure-aggregation = "masked"' in (run / "config.toml").read_text(encoding="utf-8")
 
 
 # The commands are those above, with other ports; that these are set is looked at below.
@@ -299,7 +319,7 @@ def test_both_clients_of_one_machine_have_ports_of_their_own() -> None:
         assert option in step
 
 
-@pytest.mark.parametrize("page", [BY_HAND, AS_SERVICES, OTHERS, INSTALLATION, BOX, TWO_PIS])
+@pytest.mark.parametrize("page", [BY_HAND, AS_SERVICES, OTHERS, INSTALLATION, BOX, TWO_PIS, OWNERS])
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
