@@ -76,7 +76,9 @@ def test_weights_and_answers_equal_those_of_rows(
     ("model", "partitioner", "clients"),
     [
         *(("gcn", "random", 4), ("gcn", "louvain", 2), ("sage", "metis", 3)),
-        *(("sage", "one-node", 40), ("gin", "random", 4), ("gin", "metis", 3)),
+        ("gin", "random", 4),
+        pytest.param("sage", "one-node", 40, marks=pytest.mark.slow),
+        pytest.param("gin", "metis", 3, marks=pytest.mark.slow),
     ],
 )
 def test_three_layers_over_any_clients_equal_rows(

@@ -142,12 +142,17 @@ def test_features_are_white(tmp_path: Path) -> None:
     [
         {"model": "gcn", "boundary_plan": "cover"},
         {"model": "sage", "codec": "fixed"},
-        {"model": "gat", "heads": 2},
+        pytest.param({"model": "gat", "heads": 2}, marks=pytest.mark.slow),
         {"model": "sage", "task": "links", "split": "random:0.8/0.1/0.1"},
-        {"model": "gcn", "solver": "ridge"},
-        {"model": "gin", "basis": "supervised", "basis_rows": "sums"},
+        pytest.param({"model": "gcn", "solver": "ridge"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"model": "gin", "basis": "supervised", "basis_rows": "sums"}, marks=pytest.mark.slow
+        ),
         {"model": "gcn", "structure": "degrees"},
-        {"model": "gcn", "structure": "labels", "boundary_plan": "cover"},
+        pytest.param(
+            {"model": "gcn", "structure": "labels", "boundary_plan": "cover"},
+            marks=pytest.mark.slow,
+        ),
         {"model": "sage", "structure": "labels", "algorithm": "standard"},
     ],
     ids=lambda keys: "-".join(map(str, keys.values())),

@@ -65,8 +65,12 @@ def sentence(result: Result) -> str:
     ("graph", "keys"),
     [
         (DENSE, {"clients": 2, "model": "gcn", "floor": "one-shot"}),
-        (FEW, {"clients": 3, "model": "sage"}),
-        (FEW, {"clients": 3, "model": "gcn", "secure_aggregation": "masked"}),
+        pytest.param(FEW, {"clients": 3, "model": "sage"}, marks=pytest.mark.slow),
+        pytest.param(
+            FEW,
+            {"clients": 3, "model": "gcn", "secure_aggregation": "masked"},
+            marks=pytest.mark.slow,
+        ),
         (DENSE, {"clients": 3, "secure_aggregation": "masked", "basis_blocks": 2}),
         (FEW, {"clients": 3, "local_steps": 2, "secure_aggregation": "masked"}),
     ],

@@ -96,7 +96,13 @@ def spread(sizes: list[int], up: float, rounds: int) -> float:
     return math.sqrt(total) / (rounds * sum(sizes))
 
 
-@pytest.mark.parametrize(("clients", "cohort_size", "up", "rounds"), [*CASES[:3], CASES[-1]])
+@pytest.mark.parametrize(
+    ("clients", "cohort_size", "up", "rounds"),
+    [
+        *(CASES[1], CASES[-1]),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (CASES[0], CASES[2])),
+    ],
+)
 def test_who_is_in_a_whole_cohort_is_in_the_sum(
     tmp_path: Path, clients: int, cohort_size: int, up: float, rounds: int
 ) -> None:

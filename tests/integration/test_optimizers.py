@@ -10,6 +10,7 @@ import pytest
 
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, named_weights
+from tests.support.each_choice import by_day
 from tests.support.runs import (
     Interrupter,
     configured,
@@ -34,7 +35,10 @@ def test_lbfgs_needs_fewer_rounds_than_adam(tmp_path: Path) -> None:
     assert result_of(lbfgs)["val_accuracy"] >= result_of(adam)["val_accuracy"]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "yogi", "adagrad", "momentum"])
+@pytest.mark.parametrize(
+    "optimizer",
+    by_day(["adam", "yogi", "adagrad", "momentum"], "adam", "momentum", others=pytest.mark.slow),
+)
 def test_steps_along_mean_changes_learn(tmp_path: Path, optimizer: str) -> None:
     keys = {**KEYS, "local_steps": 4, "server_optimizer": optimizer}
     run = train(tmp_path / "run", **keys, learning_rate=1.0 if optimizer == "momentum" else 0.03)

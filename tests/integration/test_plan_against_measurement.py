@@ -150,7 +150,9 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 4, "task": "links", "model": "gcn", "hidden": 8},
         # One client validates and does not train, then three do.
         {"clients": 5, "split": f"{__name__}:few_train", **QUORUM},
-        {"clients": 7, "split": f"{__name__}:few_train", **QUORUM},
+        pytest.param(
+            {"clients": 7, "split": f"{__name__}:few_train", **QUORUM}, marks=pytest.mark.slow
+        ),
         # Of 5 cohorts.
         {"clients": 25, "rounds": 1, "hidden": 2, **QUORUM, "min_clients": 6},
     ],

@@ -25,9 +25,11 @@ KEYS: dict[str, Any] = {"dataset": "cora", "hidden": 64, "dropout": 0.0, "rounds
     [
         {"model": "sage"},
         {"model": "gcn", "boundary_plan": "cover"},
-        {"model": "gcn", "layers": 1, "algorithm": "drop"},
-        {"model": "gcn", "layers": 2, "algorithm": "drop"},
-        {"model": "gcn", "layers": 2, "algorithm": "standard"},
+        pytest.param({"model": "gcn", "layers": 1, "algorithm": "drop"}, marks=pytest.mark.slow),
+        pytest.param({"model": "gcn", "layers": 2, "algorithm": "drop"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"model": "gcn", "layers": 2, "algorithm": "standard"}, marks=pytest.mark.slow
+        ),
         {"model": "gcn", "layers": 3, "algorithm": "standard"},
     ],
 )

@@ -145,8 +145,8 @@ def test_directed_layers_read_directed_edges(tmp_path: Path) -> None:
     [
         {},
         {"link_head": "mlp"},
-        {"model": "gat"},
-        {"model": "dir-sage", "edges_are": "directed"},
+        pytest.param({"model": "gat"}, marks=pytest.mark.slow),
+        pytest.param({"model": "dir-sage", "edges_are": "directed"}, marks=pytest.mark.slow),
         {"model": "dir-gat", "edges_are": "directed", "link_head": "mlp"},
     ],
     ids=str,

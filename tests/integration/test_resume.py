@@ -28,6 +28,7 @@ from retexo_fl.report import write_report
 from retexo_fl.run_log.events import Event, Started
 from retexo_fl.run_status import write_status
 from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.each_choice import by_day
 from tests.support.runs import (
     Interrupter,
     configured,
@@ -61,7 +62,10 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # start, exchange, 8 rounds, stage_end: event 11 is the end of stage 0, event 12 the next exchange.
-@pytest.mark.parametrize("event", [4, 9, 10, 11, 12, 13, 20, 30])
+@pytest.mark.parametrize(
+    "event",
+    by_day([4, 9, 10, 11, 12, 13, 20, 30], *(4, 10, 11, 12, 30), others=pytest.mark.slow),
+)
 def test_resumed_run_equals_the_undisturbed_one(tmp_path: Path, whole: Path, event: int) -> None:
     out = interrupted(tmp_path / "run", event, **KEYS)
     train(out, **KEYS, resume=out)

@@ -28,12 +28,17 @@ KEYS: dict[str, Any] = {
 @pytest.mark.parametrize(
     "keys",
     [
-        {"model": "gcn"},
+        pytest.param({"model": "gcn"}, marks=pytest.mark.slow),
         {"model": "sage", "dropout": 0.3, "codec": "fixed", "boundary_plan": "cover"},
         {"model": "gin", "row_bits": 8, "hidden": 32, "dtype": "float64"},
-        {"model": "sage", "class_weights": "balanced", "links": "wan-50ms"},
+        pytest.param(
+            {"model": "sage", "class_weights": "balanced", "links": "wan-50ms"},
+            marks=pytest.mark.slow,
+        ),
         {"model": "gcn", "basis": "supervised", "basis_rows": "sums", "warm_start": True},
-        {"model": "sage", "basis": "supervised", "solver": "ridge"},
+        pytest.param(
+            {"model": "sage", "basis": "supervised", "solver": "ridge"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_bits_curves_and_bytes_are_those_of_memory(tmp_path: Path, keys: dict[str, Any]) -> None:

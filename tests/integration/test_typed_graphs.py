@@ -180,8 +180,8 @@ def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: s
     "keys",
     [
         {},
-        {"basis": "supervised", "basis_blocks": 2},
-        BASES,
+        pytest.param({"basis": "supervised", "basis_blocks": 2}, marks=pytest.mark.slow),
+        pytest.param(BASES, marks=pytest.mark.slow),
         {"model": "rel-gat"},
         TAUGHT | {"basis": "supervised", "basis_blocks": 2, "candidates": "auto"},
         FAR,

@@ -334,7 +334,11 @@ def test_a_score_knows_who_follows_whom(tmp_path: Path, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"model": "rel-gat", "heads": 2}, {"relation": "knows", "edges_are": "directed"}]
+    "keys",
+    [
+        {"relation": "knows", "edges_are": "directed"},
+        pytest.param({"model": "rel-gat", "heads": 2}, marks=pytest.mark.slow),
+    ],
 )
 def test_where_one_end_is_joined_or_edges_lead_the_ledger_and_a_resumed_run_hold(
     tmp_path: Path, keys: dict[str, Any]
