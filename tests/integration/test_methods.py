@@ -55,9 +55,6 @@ class TestSecondRows(MethodContract):
 class TestClassRows(MethodContract):
     keys: ClassVar = {"second_rows": "class"}
     cut_matters = TestSecondRows.cut_matters
-    test_killed_after_any_event_it_ends_the_same = at_night(
-        MethodContract.test_killed_after_any_event_it_ends_the_same
-    )
 
 
 class TestLeanSecondRows(MethodContract):
@@ -126,9 +123,6 @@ class TestBns(MethodContract):
     keys: ClassVar = {"algorithm": "bns", "boundary_rate": 0.5}
     cut_matters = "rows of other clients are sampled"
     no_quorum = "min-clients: 2 .* algorithm bns, whose .* in every round; expected 0"
-    test_killed_after_any_event_it_ends_the_same = at_night(
-        MethodContract.test_killed_after_any_event_it_ends_the_same
-    )
 
 
 class TestDrop(MethodContract):
