@@ -102,7 +102,7 @@ def test_a_refused_run_leaves_the_one_that_it_was_to_replace(
     assert not [*tmp_path.glob(".run*")]
 
 
-@pytest.mark.parametrize("engine", ["inline", "flower"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("flower", marks=pytest.mark.slow)])
 def test_a_failure_is_told_by_name_of_a_run_that_has_replaced_another(
     tmp_path: Path, retexo: CommandLine, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:

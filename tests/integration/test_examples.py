@@ -57,7 +57,7 @@ def losses(lines: Sequence[str]) -> list[float]:
     return [float(match[1]) for match in found if match]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_plain_module_learns_the_same_on_one_device_and_on_two(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def test_predict_imports_nothing_that_a_run_directory_names(
         read_trained_model(run)
 
 
-@pytest.mark.parametrize("engine", ["inline", pytest.param("flower", marks=pytest.mark.system)])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("flower", marks=pytest.mark.slow)])
 def test_predict_imports_what_its_user_allows(
     tmp_path: Path, retexo: CommandLine, run: Path, engine: str
 ) -> None:

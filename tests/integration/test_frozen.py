@@ -120,7 +120,7 @@ def test_contents_may_be_left_out(scaffold: dict[str, Any]) -> None:
     assert [*differences(scaffold, None)] == ["a case there alone"]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_version_whose_messages_are_longer_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pytest
 
 from retexo_fl.client.preparation import make_parts
 from tests.support.agents import agents, train_with
+from tests.support.each_choice import by_day
 from tests.support.limits import PERMISSIVE
 from tests.support.method_contract import GRAPH, MethodContract, assert_same
 from tests.support.runs import configured, ledger_of, train
@@ -155,8 +156,17 @@ class TestPropagation(MethodContract):
     no_predictions = "the run left no weights to predict with; expected one that trained a model"
 
 
+#: Those that agents train by day: one of each set of questions.
+BY_AGENTS: Final = (
+    *(TestLean, TestClassRows, TestColumns, TestColumnsEndToEnd, TestBns, TestCentral, TestRidge),
+    *(TestPropagation, TestRowNoise),
+)
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("method", MethodContract.__subclasses__())
+@pytest.mark.parametrize(
+    "method", by_day(MethodContract.__subclasses__(), *BY_AGENTS, others=pytest.mark.slow)
+)
 def test_agents_train_what_one_process_does(tmp_path: Path, method: type[MethodContract]) -> None:
     keys = {**GRAPH, **method.keys}
     config = configured(tmp_path / "run", **keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -21,8 +22,18 @@ ENDED_BY_VALIDATION = {
 }
 
 
+#: Half a minute each, of what others begin with.
+LONG: Final = ("lazy-and-others", "three-branches")
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 @pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of
 def test_outputs_are_those_of_a_run(path: Path, tmp_path: Path) -> None:
     committed = json.loads(path.read_text(encoding="utf-8"))

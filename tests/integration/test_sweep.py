@@ -218,7 +218,7 @@ def test_a_graph_that_is_handed_over_trains_as_in_a_run(tmp_path: Path) -> None:
     assert row.result.test_accuracy == alone.result.test_accuracy
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_another_graph_has_other_runs_in_the_same_sweep(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     keys: dict[str, Any] = {"clients": 2, "rounds": 2, "out": out, "quiet": True}

@@ -212,6 +212,7 @@ def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[st
     ],
 )
 @pytest.mark.system
+@pytest.mark.each_choice
 def test_agents_train_the_bits_of_one_process(
     tmp_path: Path, partitioner: str, ways: list[dict[str, Any]], datagrams: bool
 ) -> None:

@@ -93,7 +93,16 @@ STEPS = tuple(
 
 
 @pytest.mark.parametrize(
-    "keys", [KEYS, LEAN, *TOGETHER.values()], ids=["rounds", "lean", *TOGETHER]
+    "keys",
+    [
+        # What it does is a part of what lean does, and rounds that exchange are those of bns.
+        pytest.param(KEYS, id="rounds", marks=pytest.mark.slow),
+        pytest.param(LEAN, id="lean"),
+        *(
+            pytest.param(keys, id=name, marks=[pytest.mark.slow] if name == "standard" else [])
+            for name, keys in TOGETHER.items()
+        ),
+    ],
 )
 def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
