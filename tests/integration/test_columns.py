@@ -321,6 +321,21 @@ def test_labels_cross_without_products_and_are_said(tmp_path: Path) -> None:
         client.ask(request)
 
 
+def test_columns_of_labels_are_those_of_train_nodes_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels, use = np.arange(60) % 3, rng.integers(0, 3, 60)
+    graph = {f"{name}_mask": use == at for at, name in enumerate(("train", "val", "test"))}
+    ends = np.sort(rng.integers(0, 60, (2, 200)), axis=0)
+    graph["edge_index"] = np.unique(ends[:, ends[0] < ends[1]], axis=1)
+    keys: dict[str, Any] = {"structure": "labels", "clients": 2, "rounds": 2, "quiet": True}
+    true, false = labels, np.where(use == 2, (labels + 1) % 3, labels)
+    one, other = (
+        retexo_fl.run(graph={**graph, "y": y}, out=tmp_path / name, **keys).path
+        for name, y in (("true", true), ("false", false))
+    )
+    assert model_bytes(one) == model_bytes(other)
+
+
 def test_a_prediction_without_train_labels_is_refused(tmp_path: Path) -> None:
     keys = {**EXACT, "structure": "labels", "quiet": True, "profile": "retexo"}
     run = retexo_fl.run(out=tmp_path / "run", clients=3, **keys)

@@ -17,20 +17,22 @@ from tests.support.method_contract import GRAPH, MethodContract, assert_same
 from tests.support.runs import configured, ledger_of, train
 from tests.support.ways import profile_keys
 
+Test = Callable[..., None]
 
-def at_night(test: Callable[..., None]) -> Callable[..., None]:
+
+def at_night(test: Test) -> Test:
     """Return a test of the contract for the night alone.
 
     What a method does between events is that of one that is killed by day: of another way to make
     rows, of another share of them, of rounds that exchange.
     """
 
-    @pytest.mark.slow
     @wraps(test)
     def copied(*args: Any, **keys: Any) -> None:
         test(*args, **keys)
 
-    return copied
+    marked: Test = pytest.mark.slow(copied)
+    return marked
 
 
 #: The default profile's keys; rounds are the contract's.

@@ -48,12 +48,11 @@ def test_steps_along_mean_changes_learn(tmp_path: Path, optimizer: str) -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        *({"optimizer": name} for name in ("yogi", "lbfgs")),
+        *({"optimizer": name} for name in ("momentum", "yogi", "lbfgs")),
         *(
             pytest.param(keys, marks=pytest.mark.slow)
             for keys in (
                 {"optimizer": "sgd"},
-                {"optimizer": "momentum"},
                 {"server_optimizer": "momentum", "local_steps": 2},
             )
         ),
