@@ -400,4 +400,23 @@ def test_text_labels_without_a_recipe_say_what_would_read_them(retexo: CommandLi
         "n.csv: line 2: label: got 'no'",
         "n.csv: line 3: label: got 'yes'",
     ]
-    assert all(problem.endswith("(text needs --features)") for problem in problems)
+    needs = "(text needs --features auto, or a recipe)"
+    assert all(problem.endswith(needs) for problem in problems)
+
+
+def test_many_text_labels_are_one_line_and_exit_code_2(retexo: CommandLine) -> None:
+    nodes = [(f"n{at}", "cat" if at % 2 else "dog", f"{at}.5") for at in range(40)]
+    nodes[9] = ("n9", "1.5", "oops")
+    _write("n.csv", ("key", "label", "x0"), nodes)
+    _write("e.csv", ("source", "target"), [("n0", "n1")])
+    given = ("--nodes", "n.csv", "--edges", "e.csv", "--clients", "2", "--out", "new")
+    needs = (
+        "expected a class: a whole number from 0, or nothing for an unlabelled node (text needs "
+        "--features auto, or a recipe)"
+    )
+    assert retexo.problems("partition", "make", *given) == [
+        "n.csv: label: text in 39 rows (line 2: 'dog', line 3: 'cat', line 4: 'dog', ...); "
+        f"{needs}",
+        f"n.csv: line 11: label: got '1.5'; {needs}",
+        "n.csv: line 11: x0: got 'oops'; expected a finite number",
+    ]

@@ -107,7 +107,9 @@ def label_array(column: Column) -> np.ndarray:
     return _by_value(
         column,
         _label_of,
-        "a class: a whole number from 0, or nothing for an unlabelled node (text needs --features)",
+        "a class: a whole number from 0, or nothing for an unlabelled node (text needs --features "
+        "auto, or a recipe)",
+        once=True,
     )
 
 
@@ -404,8 +406,17 @@ def _encoded(column: Column, texts: list[Any]) -> list[bytes]:
         column.fail(row, f"{shown(texts[row])} cannot be encoded as UTF-8; expected text")
 
 
-def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: str) -> np.ndarray:
-    """Return a number for each cell, looking at each different cell once."""
+def _by_value(
+    column: Column, meaning: Callable[[Any], int | None], expected: str, *, once: bool = False
+) -> np.ndarray:
+    """Return a number for each cell, looking at each different cell once.
+
+    Args:
+        column: The cells.
+        meaning: Of a cell its number, or None.
+        expected: What the error about a cell says after "expected".
+        once: Report text in one line, however many rows hold it.
+    """
     cells = column.cells.tolist() if isinstance(column.cells, np.ndarray) else column.cells
     form = column.numbers
     if any(not isinstance(cell, Hashable) for cell in cells[:1]):
@@ -418,7 +429,10 @@ def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: st
     if None in numbers.values():
         for row, cell in enumerate(cells):
             if numbers[cell] is None:
-                column.report(row, f"got {shown(cell)}; expected {expected}")
+                if once and isinstance(cell, (str, bytes)) and not is_number(_as_text(cell), form):
+                    column.report_text(row, shown(cell), f"expected {expected}")
+                else:
+                    column.report(row, f"got {shown(cell)}; expected {expected}")
         numbers = {cell: _REPORTED if value is None else value for cell, value in numbers.items()}
     return np.fromiter(map(numbers.__getitem__, cells), dtype=np.int64, count=len(cells))
 

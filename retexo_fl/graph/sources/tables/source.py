@@ -45,6 +45,8 @@ _NUMBER: Final = r"(0|[1-9][0-9]{0,3})"
 _MOST_SHOWN = 60
 #: Problems of one table that are told in full; the others are counted.
 MOST_PROBLEMS: Final = 20
+#: Rows of one problem that are told in full; if more have it, one line counts them.
+_MOST_ALIKE: Final = 3
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -79,12 +81,29 @@ class Complaints:
         self._place = place
         self._found: list[tuple[int, str]] = []
         self._count = 0
+        #: By what many rows may have in common, and what was expected: the first of them, with
+        #: their cells, and how many there are.
+        self._alike: dict[tuple[str, str], tuple[list[tuple[int, str]], int]] = {}
 
     def add(self, row: int, problem: str) -> None:
         """Note a problem of a row (from 0)."""
         self._count += 1
         if len(self._found) < MOST_PROBLEMS:
             self._found.append((row, problem))
+
+    def add_alike(self, row: int, cell: str, *, what: str, expected: str) -> None:
+        """Note a problem that all rows of a table may have; many of them become one line.
+
+        Args:
+            row: The row (from 0).
+            cell: Its cell, as an error repeats it.
+            what: The problem of them all, such as ``label: text``.
+            expected: The rest of the error.
+        """
+        first, count = self._alike.get((what, expected), ([], 0))
+        if count < _MOST_ALIKE:
+            first.append((row, cell))
+        self._alike[what, expected] = (first, count + 1)
 
     def add_rows(self, rows: np.ndarray, problem: Callable[[int], str]) -> None:
         """Note a problem of each of [k] rows; ``problem`` says what is wrong with one."""
@@ -101,19 +120,33 @@ class Complaints:
         """Raise what was collected, in the order of the rows; a hint in the last line.
 
         Raises:
-            TableError: There is a problem; one line for each, the first :data:`MOST_PROBLEMS`.
+            TableError: There is a problem; one line for each, the first :data:`MOST_PROBLEMS`. What
+                many rows have alike is one line, before the others.
         """
-        if not self._count:
-            return
-        lines = [
-            f"{self._path}: {self._place(row)}: {problem}"
-            for row, problem in sorted(self._found, key=lambda found: found[0])
+        alike = self._alike.items()
+        many = [
+            f"{self._path}: {what} in {count:,} rows ({self._first_of(first)}, ...); {expected}"
+            for (what, expected), (first, count) in alike
+            if count > _MOST_ALIKE
         ]
-        if self._count > len(lines):
-            lines.append(f"{self._path}: {counted(self._count - len(lines), 'problem')} more")
+        few = [
+            (row, f"{what.partition(': ')[0]}: got {cell}; {expected}")
+            for (what, expected), (first, count) in alike
+            if count <= _MOST_ALIKE
+            for row, cell in first
+        ]
+        if not (self._count or many or few):
+            return
+        told = sorted([*self._found, *few], key=lambda found: found[0])[:MOST_PROBLEMS]
+        lines = many + [f"{self._path}: {self._place(row)}: {problem}" for row, problem in told]
+        if more := self._count + len(few) - len(told):
+            lines.append(f"{self._path}: {counted(more, 'problem')} more")
         if hint:
             lines.append(f"{self._path}: {hint}")
         raise TableError(*lines)
+
+    def _first_of(self, rows: Iterable[tuple[int, str]]) -> str:
+        return ", ".join(f"{self._place(row)}: {cell}" for row, cell in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -150,6 +183,18 @@ class Column:
         if self.complaints is None:
             self.fail(offset, problem)
         self.complaints.add(self.first_row + offset, f"{self.name}: {problem}")
+
+    def report_text(self, offset: int, cell: str, expected: str) -> None:
+        """Note a cell of text where a number was expected; many of them become one line.
+
+        Raises:
+            TableError: Nobody collects them.
+        """
+        if self.complaints is None:
+            self.fail(offset, f"got {cell}; {expected}")
+        self.complaints.add_alike(
+            self.first_row + offset, cell, what=f"{self.name}: text", expected=expected
+        )
 
     def fail(self, offset: int, problem: str) -> NoReturn:
         """Raise the error about one cell.
