@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from retexo_fl.graph import open_partition
 from retexo_fl.graph.sources.named.table import NAMED
@@ -52,21 +55,51 @@ def test_guide_trains_on_whole_graphs(
     guide = (DOCS / "your-own-graph.md").read_text(encoding="utf-8")
     text = guide.partition("## CSV files")[2].partition("\n## Tables")[0]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    nodes, edges = (content for kind, content in blocks if kind == "csv")
-    Path("nodes.csv").write_text(nodes)
-    Path("edges.csv").write_text(edges)
+    tables = [content for kind, content in blocks if kind == "csv"]
+    for name, content in zip(("nodes.csv", "edges.csv", "pets.csv"), tables, strict=True):
+        Path(name).write_text(content)
     (module,) = (text for kind, text in blocks if kind == "python" and text.startswith("# "))
     Path(module.splitlines()[0].removeprefix("# ")).write_text(module)
     retexo = CommandLine(capfd)
     commands = [line for kind, content in blocks if kind == "sh" for line in content.splitlines()]
-    assert len(commands) == 3
+    assert len(commands) == 6
     for command in commands:
         retexo.done(*shlex.split(command)[1:])
+    assert _classes(Path("predicted/predictions-0.csv")) <= {"0", "1"}
+    assert _classes(Path("pets/predictions-0.csv")) <= {"cat", "dog"}
     east, west = (open_partition(Path("sites") / f"part-{client}") for client in range(2))
     assert east.node_keys.tolist() == [b"dan", b"eve", b"fay"]
     assert west.node_keys.tolist() == [b"ann", b"bob", b"cid"]
     result = json.loads(Path("runs/clubs/result.json").read_text())
     assert (result["dataset"], result["clients"]) == ("clubs:karate", 2)
+
+
+def test_guide_trains_and_predicts_a_pyg_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch_geometric")
+    monkeypatch.chdir(tmp_path)
+    guide = (DOCS / "your-own-graph.md").read_text(encoding="utf-8")
+    text = guide.partition("## PyG `Data`")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    labels, ends = torch.arange(120) % 3, torch.arange(120)
+    given: dict[str, Any] = {
+        "features": torch.nn.functional.one_hot(labels, 5).float(),
+        "edges": torch.stack([ends, (ends + 3) % 120]),
+        "labels": labels,
+    }
+    exec(compile(example, "your-own-graph.md", "exec"), given)  # noqa: S102 - our own example
+    # Rows are in the order of the keys as text.
+    assert list(given["class_of"])[:3] == [0, 1, 10]
+    right = [given["class_of"][node] == label for node, label in enumerate(labels.tolist())]
+    told = given["predictions"].summary["labelled"]["test"]
+    assert (sum(right), 120) == (told["right"], told["nodes"])
+    assert given["run"].result.test_accuracy > 0.9
+
+
+def _classes(predictions: Path) -> set[str]:
+    with predictions.open(newline="") as file:
+        return {row["class"] for row in csv.DictReader(file)}
 
 
 def test_guide_trains_on_directed_transfers(

@@ -20,7 +20,7 @@ from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 from tests.support.runs import model_bytes
 
-GUIDE = ROOT / "docs" / "your-own-graph.md"
+GUIDE = ROOT / "docs" / "graphs-in-time.md"
 ACCOUNTS = 240
 TRAIN, VALIDATION, TEST = "2024-03-01", "2024-04-01", "2024-05-01"
 
@@ -65,7 +65,7 @@ def keep_before(day: str, path: Path) -> int:
 
 
 def commands_of_the_guide() -> list[list[str]]:
-    text = GUIDE.read_text(encoding="utf-8").partition("## Cuts in time")[2]
+    text = GUIDE.read_text(encoding="utf-8").partition("## Train before")[2]
     block, *_ = re.findall(r"^```sh\n(.*?)^```$", text.partition("\n##")[0], re.DOTALL | re.M)
     return [shlex.split(line)[1:] for line in block.splitlines()]
 
