@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO
 from pathlib import Path
@@ -12,7 +13,14 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.config import RunConfig, config_values, default_values, free_keys, make_config
+from retexo_fl.config import (
+    RunConfig,
+    Scalar,
+    config_values,
+    default_values,
+    free_keys,
+    make_config,
+)
 from retexo_fl.config.profiles import SETTLED, Fitting, default_profile, leaving, profile_values
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.asking import THIS_MACHINE, Clock
@@ -35,6 +43,9 @@ from retexo_fl.run_log.profile import ChosenProfile
 Listener = Callable[[Event], None]
 #: Key of Flower's run configuration that is none of a run's.
 _PROFILE: Final = "profile"
+#: Flower's simulation registers all its nodes at once, while its ServerApp begins.
+_NODES_SETTLE_S: Final = 10.0
+_NODES_POLL_S: Final = 0.1
 
 
 def make_server_app(
@@ -88,7 +99,9 @@ def make_app_of_keys(*, overwrite: bool = False) -> ServerApp:
         chosen = {key: value for key, value in values.items() if value != by_default.get(key)}
         if values.get("resume"):
             # With the keys that it began with, of which its directory has those that were settled.
-            stored = config_values(stored_config(Path(str(values["resume"])).absolute()))
+            path = Path(str(values["resume"])).absolute()
+            stored = config_values(stored_config(path))
+            _check_repeated(values, stored, path)
             settled = {key: stored[key] for key in SETTLED}
             how = _How(fitting=Fitting(known=values), overwrite=overwrite)
             _run_by_flower(grid, make_config({**values, **settled, **chosen}), how)
@@ -119,6 +132,7 @@ def _run_by_flower(grid: Grid, config: RunConfig, how: _How) -> None:
     if config.engine == "inline":
         # Flower runs this app, whatever the default of a key that was not given.
         config = replace(config, engine="flower")
+    _check_simulated_nodes(grid, config)
     path = run_training(
         grid,
         config,
@@ -128,6 +142,25 @@ def _run_by_flower(grid: Grid, config: RunConfig, how: _How) -> None:
         overwrite=how.overwrite,
     )
     log(INFO, "report: %s", path / "report.html")
+
+
+def _check_simulated_nodes(grid: Grid, config: RunConfig, clock: Clock = THIS_MACHINE) -> None:
+    """Refuse a simulation of another number of nodes, which would be waited for in vain.
+
+    On machines of their own, nodes come when they come.
+    """
+    # By name: Flower does not publish the class.
+    if type(grid).__name__ != "InMemoryGrid":
+        return
+    end_s = clock.now_s() + _NODES_SETTLE_S
+    while (nodes := len([*grid.get_node_ids()])) < config.clients and clock.now_s() < end_s:
+        clock.pause(_NODES_POLL_S)
+    if nodes > config.clients or 0 < nodes < (config.min_clients or config.clients):
+        raise ConfigurationError(
+            f"clients: {config.clients}, but Flower simulates {nodes} SuperNodes; expected as "
+            f"many: --federation-config 'num-supernodes={config.clients}', or -c "
+            f"'clients={nodes}'"
+        )
 
 
 def _flower_log(config: RunConfig) -> Listener:
@@ -217,6 +250,25 @@ def _train(loop: ServerLoop, run: RunDirectory) -> None:
         raise
     finally:
         run.close()
+
+
+def _check_repeated(given: Mapping[str, Scalar], stored: Mapping[str, Scalar], path: Path) -> None:
+    """Refuse a resume by Flower without the keys of the run, which it does not give its clients.
+
+    All of them are named at once, as Flower takes them.
+    """
+    by_default = default_values()
+    left = {
+        key: stored[key]
+        for key in sorted(stored.keys() - free_keys() - SETTLED)
+        if given.get(key) == by_default.get(key) != stored[key]
+    }
+    if left:
+        again = " ".join(f"{key}={json.dumps(value)}" for key, value in left.items())
+        raise ConfigurationError(
+            f"resume: Flower's clients do not know the keys of the run in {path}; expected them "
+            f"beside resume: -c '{again} resume={json.dumps(str(path))}'"
+        )
 
 
 def _check_same_job(asked: RunConfig, stored: RunConfig, path: Path) -> None:

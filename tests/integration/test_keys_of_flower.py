@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
+from flwr.proto.task_pb2 import Task
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
+from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
+from flwr.supercore.constant import NOOP_FEDERATION_ID
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.grid import InMemoryGrid
 
 import retexo_fl
 from retexo_fl.config import Scalar, default_values
@@ -85,6 +96,36 @@ def test_a_run_that_was_interrupted_goes_on_as_it_began(
     assert not (tmp_path / "cut" / "result.json").exists()
     with pytest.raises(ConfigurationError, match="^hidden: 16, but the run in"):
         by_flower(tmp_path / "cut", **again, **{**GRAPH, "hidden": 16})
+    # As a reader of the page types it: the error has what is to be typed.
+    with pytest.raises(
+        ConfigurationError, match="^resume: Flower's clients do not know"
+    ) as refused:
+        by_flower(tmp_path / "cut", resume=str(tmp_path / "cut"))
+    (typed,) = re.findall(r"-c '(.*)'$", str(refused.value))
+    repeated = tomllib.loads("\n".join(re.findall(r'[\w-]+=(?:"[^"]*"|\S+)', typed)))
+    assert repeated == {"model": "gcn", **GRAPH, "resume": str(tmp_path / "cut")}
     by_flower(tmp_path / "cut", **again, **GRAPH)
     assert model_bytes(tmp_path / "cut") == model_bytes(whole)
     assert result_of(tmp_path / "cut")["profile"] == result_of(whole)["profile"]
+
+
+@pytest.mark.parametrize("nodes", [2, 5])
+def test_a_simulation_of_another_number_of_nodes_is_refused(tmp_path: Path, nodes: int) -> None:
+    links = LinkStateFactory(":flwr-in-memory:", NoOpFederationManager(), ObjectStoreFactory())
+    grid = InMemoryGrid(links)
+    run = Run.create_empty(1)
+    run.primary_task_id, run.federation_id = 2, NOOP_FEDERATION_ID
+    state = links.state()
+    assert isinstance(state, InMemoryLinkState)
+    state.run_ids[1] = RunRecord(run=run)
+    state.task_store[2] = Task(task_id=2, run_id=1)
+    grid.set_run(run)
+    for _ in range(nodes):
+        node = state.create_node("owner", "account", secrets.token_bytes(32), 1e9)
+        state.acknowledge_node_heartbeat(node, 1e9)
+    values = {**default_values(), "profile": "", "clients": 3, "out": str(tmp_path / "run")}
+    context = Context(1, 0, {}, RecordDict(), values)
+    said = f"^clients: 3, but Flower simulates {nodes} SuperNodes; expected as many: --federation"
+    with pytest.raises(ConfigurationError, match=said):
+        make_server_app()(grid, context)
+    assert not (tmp_path / "run").exists()
