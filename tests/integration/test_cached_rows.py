@@ -101,6 +101,7 @@ def test_workers_that_share_messages_count_what_one_process_counts(
     assert model_bytes(other) == model_bytes(one)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("mode", ["none", "masked"])
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.each_choice

@@ -218,6 +218,7 @@ async def _exchange(honest: Client, victim: Client, layer: int) -> None:
     await arrive(victim, header.key)
 
 
+@pytest.mark.system
 def test_an_agent_outlives_frames_of_every_kind_layer_and_length(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_deployment_has_the_keys_and_bits_of_a_run_here(
     assert crossed[0] == crossed[1]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("more", "settings"),
     [
@@ -122,6 +123,7 @@ def test_owners_who_insist_on_rows_that_tell_few_links_train_the_bits_of_a_run_h
     assert [text.count('"epsilon"') for text in told] == [1] * (3 if "row_dp" in more else 0)
 
 
+@pytest.mark.system
 def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
     graph = "synthetic:nodes=120,edges=400,classes=3,features=40,homophily=0.9"
     run = deployed(tmp_path, graph, clients=3, model="sage")
@@ -129,6 +131,7 @@ def test_a_plan_that_was_settled_is_what_clients_follow(tmp_path: Path) -> None:
     assert model_bytes(run.path) == model_bytes(here(tmp_path, graph, clients=3, model="sage").path)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("profile", "sums", "model"),
     [

@@ -83,6 +83,7 @@ def of_size(finding: Finding, train_nodes: str) -> dict[str, float]:
 # ---- peers ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_peers_find_planted_edges_by_rows_and_not_by_what_crosses_once() -> None:
     graph = planted(clients=3, each=120, features=20)
     found = audited(graph, clients=3, row_bits=8)
@@ -130,6 +131,7 @@ def test_what_a_peer_gets_is_what_crossed_and_not_what_its_owner_has() -> None:
 # ---- the server ----------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_of_small_clients_the_server_reads_all_and_of_their_sum_nothing() -> None:
     graph = planted(clients=120, each=12, features=20, across=False)
     found = audited(graph, clients=120, cohort_size=60, model="sage", hidden=16, layers=1)

@@ -168,6 +168,7 @@ def test_a_run_on_sparse_features_goes_on(tmp_path: Path) -> None:
     assert model_bytes(stopped) == model_bytes(expected)
 
 
+@pytest.mark.system
 def test_sparse_features_stay_sparse(tmp_path: Path) -> None:
     keys = write_wide(tmp_path, nodes=1500, columns=60_000) | {"hidden": 2, "rounds": 1}
     tracemalloc.start()

@@ -622,6 +622,7 @@ def _histories(files: Files, noted: Noted, histories: int, steps: int) -> None:
         History(files, noted, number).run(steps)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(2400)
 def test_no_history_of_questions_tells_of_fewer_than_three(files: Files, noted: Noted) -> None:
     # Each beginning twice: one history more of files, one more of questions.

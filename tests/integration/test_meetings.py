@@ -52,6 +52,7 @@ def _deployed(out: Path, **keys: Any) -> Any:
     return configured(out, engine="deployment", **{"exchange_poll_s": HOUR_S, **keys})
 
 
+@pytest.mark.system
 def test_clients_meeting_by_chance_complete_all_exchanges(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:

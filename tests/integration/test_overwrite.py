@@ -242,6 +242,7 @@ retexo_fl.run(clients=2, hidden=4, rounds=2, seed=1, quiet=True, out=sys.argv[1]
 """
 
 
+@pytest.mark.system
 def test_a_process_that_dies_leaves_the_old_run_and_the_next_one_clears_up(there: Path) -> None:
     before = content(there / "run")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -550,6 +550,7 @@ def test_progress_is_told_by_lines_in_a_pipe(
     assert len(lines) == 4
 
 
+@pytest.mark.system
 def test_stopped_prediction_says_how_to_go_on_and_leaves_nothing(
     tmp_path: Path, retexo: CommandLine
 ) -> None:

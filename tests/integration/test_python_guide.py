@@ -57,6 +57,7 @@ def test_guide_prints_what_stands_there(tmp_path: Path) -> None:
         assert float(new) == pytest.approx(float(old), abs=1.1 * 10**-decimals if decimals else 0)
 
 
+@pytest.mark.system
 def test_readme_trains_in_five_lines(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (script,) = [block for kind, block in blocks(text) if kind == "python"]

@@ -129,6 +129,7 @@ def test_what_was_killed_or_interrupted_is_resumed(tmp_path: Path) -> None:
     assert model_bytes(first) == model_bytes(alone.path)
 
 
+@pytest.mark.system
 def test_the_command_shows_in_what_runs_differ(tmp_path: Path, retexo: CommandLine) -> None:
     file = tmp_path / "SWEEP.toml"
     file.write_text(

@@ -117,6 +117,7 @@ def test_a_job_has_as_many_releases_as_it_promised_in_all_starts(tmp_path: Path)
     opened(tmp_path).enter(release(3, OTHER_JOB), most=2)
 
 
+@pytest.mark.system
 def test_what_is_noted_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, check=True, text=True, timeout=500).stdout

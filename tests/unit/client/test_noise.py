@@ -282,6 +282,7 @@ def measured_epsilon(noise: NoisedReleases, audited: str) -> float:
     return epsilon_of(max(0.0, mu), noise.delta)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("audited", AUDITED)
 def test_an_auditor_finds_no_more_than_was_promised_and_more_where_noise_is_halved(
     monkeypatch: pytest.MonkeyPatch, audited: str

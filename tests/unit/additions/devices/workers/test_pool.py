@@ -202,6 +202,7 @@ def test_task_that_cannot_be_made_is_a_named_failure(
     assert re.search(message, str(caught.value))
 
 
+@pytest.mark.system
 def test_closed_pool_starts_anew_and_its_old_tasks_say_so() -> None:
     pool = pool_of("cpu:1", threads=1)
     with pool:

@@ -86,6 +86,7 @@ def test_training_on_two_devices_is_that_on_one(
     assert not np.allclose(alone[0], alone[-1])
 
 
+@pytest.mark.system
 def test_epochs_on_two_devices_are_timed_and_decided_about(
     one_and_two: OneAndTwo,
 ) -> None:

@@ -52,6 +52,7 @@ def marks_of(purpose: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow if purpose in MORE else pytest.mark.system]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("purpose", "kind", "message"),
     [pytest.param(*case, id=case[0], marks=marks_of(case[0])) for case in FAILURES],
