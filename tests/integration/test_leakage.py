@@ -435,8 +435,8 @@ OTHER_LABELS: dict[str, Any] = {
     ("keys", "played"),
     [
         ({"model": "sage", "profile": "lean"}, "lfrmuseaokc"),
-        pytest.param({"model": "gin"}, "lmuseaokc", marks=pytest.mark.slow),
-        pytest.param({"model": "gat"}, "luseaok", marks=pytest.mark.slow),
+        ({"model": "gin"}, "lmuseaokc"),
+        ({"model": "gat"}, "luseaok"),
         pytest.param(
             {"model": "dir-sage", "edges_are": "directed"}, "lrmuseaok", marks=pytest.mark.slow
         ),
