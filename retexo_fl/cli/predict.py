@@ -263,6 +263,7 @@ def _tell(goal: Goal, summary: Mapping[str, Any], places: Sequence[str]) -> None
     lines = [
         f"predicted       {goal.predicts}{nodes} of {clients}",
         *(line for use in judged for line in _figures(summary, use, goal.counts_right)),
+        *_caution(summary["labelled"], judged),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         *places,
@@ -271,6 +272,15 @@ def _tell(goal: Goal, summary: Mapping[str, Any], places: Sequence[str]) -> None
         missing = format_counted(summary["missing_rows"], "vector")
         lines.insert(1, f"missing         {missing} of peers")
     tell("\n".join(lines))
+
+
+def _caution(labelled: Mapping[str, Mapping[str, int]], judged: Sequence[str]) -> list[str]:
+    """Return a line where no split keeps the nodes that trained the model out of the test."""
+    if judged != ["test"] or labelled["train"]["nodes"] or not labelled["test"]["nodes"]:
+        return []
+    return [
+        "                without a split all labelled nodes count, also any that trained this model"
+    ]
 
 
 def _figures(summary: Mapping[str, Any], use: str, counts_right: bool) -> list[str]:
