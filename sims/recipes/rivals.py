@@ -313,8 +313,12 @@ def published_beside(figures: Figures) -> list[Cell]:
     for (graph, partitioner), accuracy in OPENFGL_LOCAL.items():
         if partitioner == "louvain":
             place = f"{graph}, louvain"
-            cells.append(named(cell("test accuracy", "share", accuracy, place), "OpenFGL FedAvg"))
-            cells.append(named(cell("moved", "MB", OPENFGL_MB[graph], place), "OpenFGL FedAvg"))
+            cells.append(
+                named(cell("test accuracy", "share", accuracy, place), "OpenFGL 1.1.0, run, FedAvg")
+            )
+            cells.append(
+                named(cell("moved", "MB", OPENFGL_MB[graph], place), "OpenFGL 1.1.0, run, FedAvg")
+            )
     for (graph, method), accuracy in TOPFGL.items():
         found = cell("test accuracy", "share", accuracy, f"{graph}, metis")
         cells.append(named(found, method))

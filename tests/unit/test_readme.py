@@ -61,5 +61,5 @@ def test_readme_is_120_lines_at_most_and_trains_in_five_lines_of_shell() -> None
 
 
 def test_readmes_picture_is_drawn_from_the_written_result() -> None:
-    result = json.loads((RESULTS / "lean.json").read_text(encoding="utf-8"))
+    result = json.loads((RESULTS / "rivals.json").read_text(encoding="utf-8"))
     assert (RESULTS / "headline.svg").read_text(encoding="utf-8") == picture(result)

@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 
 from sims.published import (
+    FEDC4,
+    FEDGRAPH,
     GAMMA,
     GNS_EPOCHS_S,
+    OPENFGL_LOCAL,
+    OPENFGL_MB,
     PASSING_SHARE,
     SECTION_47,
     TABLE_2,
     TABLE_3,
     TABLE_4,
     TOLOKERS,
+    TOPFGL,
 )
 
 pytestmark = pytest.mark.slow
@@ -34,11 +39,21 @@ CELLS: dict[str, Iterable[float]] = {
         *(figure for gamma in GAMMA.values() for figure in gamma),
         *(share for _ in ("reddit", "products") for share in PASSING_SHARE.values()),
     ],
+    "gamma_real": [
+        figure for (graph, _), gamma in GAMMA.items() if graph == "reddit" for figure in gamma
+    ],
     "section47": SECTION_47.values(),
     "gns": [
         round(choose(epoch[rival] / epoch[-1] for epoch in GNS_EPOCHS_S.values()), 1)
         for rival in (0, 1)
         for choose in (min, max)
+    ],
+    "rivals": [
+        *(figure for found in FEDGRAPH.values() for figure in found if figure is not None),
+        *(OPENFGL_LOCAL[graph, "louvain"] for graph in OPENFGL_MB),
+        *OPENFGL_MB.values(),
+        *TOPFGL.values(),
+        *FEDC4.values(),
     ],
     "goals": [score.mean for score in TOLOKERS.values()],
 }
