@@ -77,7 +77,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
 
 
 #: Options of other programs that texts name: Flower's, and the system's.
-OF_OTHERS = {"--node-config", "--database", "--now", "--compat", "--help"}
+OF_OTHERS = {"--node-config", "--database", "--federation-config", "--now", "--compat", "--help"}
 
 
 def test_commands_and_options_that_texts_name_exist() -> None:

@@ -172,7 +172,7 @@ def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
         ([4.0, 2.5, 1.0, 8.0, 0.0], "full", "cached is .*; expected 5 counts"),
         ([4.0, 2.0, 1.0, 2.0**63, 0.0], "full", "cached is .*; expected 5 counts"),
         ([4.0, -2.0, 1.0, 8.0, 0.0], "full", "cached is .*; expected a number from 0"),
-        ([4.0, 2.0, 1.0, 8.0, 0.0], "none", "it tells cached rows; expected none"),
+        ([4.0, 2.0, 1.0, 8.0, 0.0], "none", "it sent cached rows; expected none"),
     ],
 )
 def test_cached_rows_are_counts_where_any_are_told(
@@ -192,7 +192,7 @@ def test_cached_rows_are_counts_where_any_are_told(
 
 def test_cached_rows_are_told_at_the_test_alone(tmp_path: Path) -> None:
     changes = {"cached": [4.0, 2.0, 1.0, 8.0, 0.0]}
-    with pytest.raises(RemoteProtocolError, match="^client 1: it tells cached rows; expected none"):
+    with pytest.raises(RemoteProtocolError, match="^client 1: it sent cached rows; expected none"):
         _train(tmp_path / "run", api.EVALUATE.message_type, changes)
 
 

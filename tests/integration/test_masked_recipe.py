@@ -352,7 +352,7 @@ def test_clients_that_are_shown_different_sums_give_noise(sites: Sites, tmp_path
 def test_what_is_not_told_in_one_way_is_not_told_in_the_other(sites: Sites, tmp_path: Path) -> None:
     under_masks = Asked(sites.share(0, tmp_path))
     in_the_clear = Asked(SummaryShare(sites.tables[0], tmp_path / "r.toml"))
-    with pytest.raises(ConfigurationError, match="^secure-aggregation: .* under masks alone"):
+    with pytest.raises(ConfigurationError, match="^secure-aggregation: .* only under masks"):
         under_masks.ask(SummaryRequest(ticket=TICKET))
     with pytest.raises(ConfigurationError, match="^secure-aggregation: .* without masks"):
         in_the_clear.ask(ColumnsRequest(ticket=TICKET))
