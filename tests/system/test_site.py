@@ -63,7 +63,7 @@ def test_the_landing_page_has_three_cards_that_lead_to_pages(site: Path) -> None
     cards = page.partition('<div class="grid cards">')[2].partition("</div>")[0]
     assert cards.count("<strong>") == 3
     links = re.findall(r'href="([^"#]+)', cards)
-    assert {"docs/first-training.html", "docs/deployment.html", "docs/edge.html"} <= set(links)
+    assert {"docs/first-training.html", "docs/three-owners.html", "docs/edge.html"} <= set(links)
     assert all((site / link).is_file() for link in links)
     assert '<link rel="stylesheet" href="site/site.css">' in page
 
