@@ -202,6 +202,17 @@ def machines(tmp_path: Path) -> Generator[Machines]:
         yield make
 
 
+def seats_of(server: MachineCopy, workstations: Sequence[MachineCopy]) -> list[Seat]:
+    """Return the seats of the server and of a client on each workstation."""
+    values = {"SERVER": server.host.address}
+    seats = [Seat(where="server", machine=server, values=values)]
+    for client, machine in enumerate(workstations):
+        own = {**values, "CLIENT": str(client), "ADDRESS": machine.host.address}
+        place = f"federation/client-{client}"
+        seats.append(Seat(where="workstation", machine=machine, place=place, values=own))
+    return seats
+
+
 def promised_lines() -> list[str]:
     lines = re.findall(r"^(?:test accuracy|bytes moved) .*$", BY_HAND.read_text(), re.M)
     assert len(lines) == 2
@@ -212,12 +223,7 @@ def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
     machines: Machines,
 ) -> None:
     server, *clients = machines(2)
-    values = {"SERVER": server.host.address}
-    seats = [Seat(where="server", machine=server, values=values)]
-    for client, machine in enumerate(clients):
-        own = {**values, "CLIENT": str(client), "ADDRESS": machine.host.address}
-        place = f"federation/client-{client}"
-        seats.append(Seat(where="workstation", machine=machine, place=place, values=own))
+    seats = seats_of(server, clients)
     said = Reader(BY_HAND, seats).follow()
     for line in (*promised_lines(), "has finished; there is nothing to do"):
         assert line in said
@@ -234,12 +240,7 @@ def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
 
 def test_three_owners_train_with_masked_sums(machines: Machines) -> None:
     server, *branches = machines(3)
-    values = {"SERVER": server.host.address}
-    seats = [Seat(where="server", machine=server, values=values)]
-    for client, machine in enumerate(branches):
-        own = {**values, "CLIENT": str(client), "ADDRESS": machine.host.address}
-        place = f"federation/client-{client}"
-        seats.append(Seat(where="workstation", machine=machine, place=place, values=own))
+    seats = seats_of(server, branches)
     said = Reader(OWNERS, seats, rounds=2).follow()
     assert len(set(re.findall(r"^agreed .*$", said, re.M))) == 1
     run = server.home / "federation" / "runs" / "first"
