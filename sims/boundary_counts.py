@@ -10,6 +10,8 @@ from retexo_fl.graph import Graph
 
 #: Nodes looked at in one go, so that scratch arrays stay small. Chosen; not tuned.
 _CHUNK_NODES: Final = 2**16
+#: How tables call their sum over the number of clients.
+BOUNDARY: Final = "B, boundary nodes of a client"
 
 
 def count_pairs(graph: Graph, assignment: np.ndarray, clients: int) -> np.ndarray:

@@ -58,6 +58,16 @@ def draw_line(axes: Axes, figures: Figures, metrics: Mapping[float, str], **styl
         axes.plot(*zip(*points, strict=True), **style)
 
 
+def draw_measured(axes: Axes, figures: Figures, place: str, **style: Any) -> None:
+    """Draw accuracy over the bytes of one place of a table; ``style`` is of ``Axes.plot``."""
+    axes.plot(
+        figures[f"moved, {place}"].ours,
+        figures[f"test accuracy, {place}"].ours,
+        linestyle="none",
+        **style,
+    )
+
+
 def put_legend_below(axes: Axes, *, columns: int = 5) -> None:
     """Put the legend where it hides nothing."""
     below = (0.5, -0.12)

@@ -24,7 +24,7 @@ import numpy as np
 
 from retexo_fl.graph import Graph, assign_nodes, load_dataset
 from retexo_fl.training.volume import gamma as gamma_of
-from sims.boundary_counts import count_pairs
+from sims.boundary_counts import BOUNDARY, count_pairs
 from sims.catalogue import Setting
 from sims.charts import COLORS, draw_line
 from sims.extrapolation import at_rounds, measured_prediction
@@ -66,7 +66,6 @@ ALLOWED: Final = 0.005
 FULL_ALLOWED: Final = 0.04
 FULL: Final = "full size, by formula: gamma"
 MEASURED_GAMMA: Final = "smaller graph, measured: gamma"
-BOUNDARY: Final = "B, boundary nodes of a client"
 
 
 class Column(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from retexo_fl.graph import Graph, assign_nodes, load_dataset
 from retexo_fl.training.volume import gamma as gamma_of
-from sims.boundary_counts import count_pairs
+from sims.boundary_counts import BOUNDARY, count_pairs
 from sims.catalogue import Setting
 from sims.charts import COLORS, draw_line, put_legend_below
 from sims.large_graphs import HIDDEN, LARGE, ROUNDS, LargeGraph, predict, shape_of
@@ -29,7 +29,6 @@ CLIENTS: Final = (2, 4, 6, 8, 16, 24)
 SEEDS: Final = (0, 1, 2)
 MODEL: Final = "sage"
 COMPARED: Final = "reddit"
-BOUNDARY: Final = "B, boundary nodes of a client"
 GAMMA_NAME: Final = "gamma by equation 2"
 
 

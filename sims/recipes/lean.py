@@ -17,6 +17,7 @@ from retexo_fl.client.preparation import graph_facts, make_parts
 from retexo_fl.config import Scalar, make_config
 from retexo_fl.config.profiles import PROFILES, fitted_values
 from sims.catalogue import Setting
+from sims.charts import draw_measured
 from sims.outcome import Axes, Check, Draw, Figures, Outcome
 from sims.sweep import ACCURACY, MOVED, Column, Sweep
 
@@ -217,14 +218,8 @@ def _draw(figures: Figures, axes: Axes) -> None:
     for way, color in COLORS.items():
         for model, marker in MARKERS.items():
             case = f"{COMPARED}, {model}, {way}"
-            axes.plot(
-                figures[f"moved, {case}"].ours,
-                figures[f"test accuracy, {case}"].ours,
-                marker=marker,
-                color=color,
-                linestyle="none",
-                label=f"{way}, {model}",
-            )
+            label = f"{way}, {model}"
+            draw_measured(axes, figures, case, marker=marker, color=color, label=label)
     axes.set_xscale("log")
     axes.set_xlabel("MB moved, all kinds")
     axes.set_ylabel("test accuracy on Cora, mean of seeds")

@@ -22,6 +22,7 @@ from retexo_fl.config import Scalar, make_config
 from retexo_fl.config.profiles import PROFILES, fitted_values
 from sims.alone import train_alone
 from sims.catalogue import Setting
+from sims.charts import draw_measured
 from sims.outcome import Axes, Cell, Check, Draw, Figures, Outcome, Row
 from sims.paper import at_hand
 from sims.published import FEDC4, FEDGRAPH, OPENFGL_LOCAL, OPENFGL_MB, TOPFGL
@@ -338,14 +339,8 @@ def _draw(figures: Figures, graph: str, axes: Axes) -> None:
         for way, color in COLORS.items():
             place = f"{graph}, {protocol}, {way}"
             if f"moved, {place}" in figures:
-                axes.plot(
-                    figures[f"moved, {place}"].ours,
-                    figures[f"test accuracy, {place}"].ours,
-                    marker=marker,
-                    color=color,
-                    linestyle="none",
-                    label=f"{way}, {protocol}",
-                )
+                label = f"{way}, {protocol}"
+                draw_measured(axes, figures, place, marker=marker, color=color, label=label)
         if protocol in DIRICHLET:
             theirs = FEDGRAPH[graph, protocol.split()[-1], "FedGCN"]
             assert theirs.mib is not None
