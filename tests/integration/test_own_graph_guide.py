@@ -22,6 +22,10 @@ from tests.support.commands import ROOT
 DOCS = ROOT / "docs"
 
 
+#: What is said of a test that counts nodes which trained the model.
+CAUTION = "without a split all labelled nodes count, also any that trained this model\n"
+
+
 def test_guide_makes_parts_of_its_tables_and_trains(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +71,8 @@ def test_guide_trains_on_whole_graphs(
         retexo.done(*shlex.split(command)[1:])
     assert _classes(Path("predicted/predictions-0.csv")) <= {"0", "1"}
     assert _classes(Path("pets/predictions-0.csv")) <= {"cat", "dog"}
+    again = ("predict", "runs/tables", "--nodes", "nodes.csv", "--edges", "edges.csv")
+    assert CAUTION in retexo.done(*again, "--out", "again", "--quiet")
     east, west = (open_partition(Path("sites") / f"part-{client}") for client in range(2))
     assert east.node_keys.tolist() == [b"dan", b"eve", b"fay"]
     assert west.node_keys.tolist() == [b"ann", b"bob", b"cid"]
