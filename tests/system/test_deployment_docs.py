@@ -21,7 +21,7 @@ from tests.support.runs import result_of
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 BY_HAND, AS_SERVICES = ROOT / "docs" / "deployment.md", ROOT / "docs" / "services.md"
-OTHERS, INSTALLATION = ROOT / "docs" / "other-networks.md", ROOT / "docs" / "installation.md"
+OTHERS, INSTALLATION = ROOT / "docs" / "connections.md", ROOT / "docs" / "installation.md"
 BOX, TWO_PIS = ROOT / "docs" / "edge.md", ROOT / "edge" / "two-pis.md"
 OWNERS = ROOT / "docs" / "three-owners.md"
 #: Rows of the page's table "Files that change hands": file of one, and as what the other has it.
