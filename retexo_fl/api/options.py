@@ -17,34 +17,31 @@ class Options(TypedDict, total=False):
 
     # ---- Graph ----
     dataset: str | Callable[..., Any] | None
-    """Data set: 'digits' (built in), 'synthetic[:...]', NAME of a public one (`retexo
-    datasets`) or of --data-dir/NAME.npz, a folder or .npz file laid out as by OGB or MUSAE, or
-    module:attribute of a function that returns a graph.
+    """Data set: 'digits' (built in), 'synthetic[:...]', public NAME (`retexo datasets`), NAME
+    of --data-dir/NAME.npz, folder, .npz file, or module:attribute.
     """
     data_dir: str | Path | None
     """Folder that holds the .npz data sets."""
     nodes: str | Path | Sequence[str | Path] | None
-    """Table of all nodes (.csv, .parquet, .npz, .txt); repeat it for each type. Replaces
+    """Table of all nodes (.csv, .parquet, .npz, .txt); repeat for each type. Replaces
     --dataset.
     """
     edges: str | Path | Sequence[str | Path] | None
-    """Table of all edges (.csv, .parquet, .npz, .txt, .nt); repeat it for each relation. Needs
+    """Table of all edges (.csv, .parquet, .npz, .txt, .nt); repeat for each relation. Needs
     --nodes.
     """
     features: str | Path | None
     """Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, or
-    'none' to read a graph without features.
+    'none'.
     """
     key_column: str | None
     """Column of node keys in --nodes; default 'key'."""
     label_column: str | None
     """Column of labels in --nodes; default 'label'."""
     unlabelled_values: str | None
-    """Labels that mean 'unlabelled', in addition to an empty cell."""
+    """Labels that mean 'unlabelled', as an empty cell does."""
     repeated_nodes: Literal["refuse", "first", "last"] | None
-    """What to do when two rows of --nodes have the same key: refuse, or keep the first or the
-    last.
-    """
+    """When two rows of --nodes have the same key: refuse, or keep the first or the last."""
     source_column: str | None
     """Column of edge sources in --edges; default 'source'."""
     target_column: str | None
@@ -58,8 +55,8 @@ class Options(TypedDict, total=False):
     node_time_column: str | None
     """Column of node times in --nodes, for --split time:VAL/TEST; default 'time'."""
     type_column: str | None
-    """Column or attribute with the type of a node and the relation of an edge; models rel-*
-    read 'type' by default.
+    """Column with the types of nodes and relations of edges; models rel-* read 'type' by
+    default.
     """
     label_types: str | None
     """Node types whose labels are learned, if several types have labels; default all."""
@@ -70,57 +67,51 @@ class Options(TypedDict, total=False):
     encoding: str | None
     """Encoding of CSV tables, such as windows-1252; detected by default."""
     edges_are: Literal["undirected", "directed"] | None
-    """Whether edges have a direction, from source to target; models dir-* use it."""
+    """Whether edges have a direction; models dir-* use it."""
     merge_edges: Literal["refuse", "sum", "mean", "max"] | None
-    """What to do with repeated edges: refuse, or merge them by the sum, mean or maximum of
-    their weights (1 if none) and attributes.
+    """Repeated edges: refuse, or merge by the sum, mean or maximum of weights (1 if none) and
+    attributes.
     """
     self_loops: Literal["refuse", "drop"] | None
-    """What to do with an edge from a node to itself: refuse, or drop it."""
+    """Edges from a node to itself: refuse or drop."""
     unknown_nodes: Literal["refuse", "drop"] | None
-    """What to do with an edge to an unknown node: refuse, or drop it."""
+    """Edges to an unknown node: refuse or drop."""
     edges_before: str | float | date | None
-    """Drop edges from this time on: a number or a date such as 2024-03-01; needs a column time.
-    Three, as in 2024-03-01/2024-04-01/2024-05-01, are limits for train, validation and test
-    nodes.
+    """Drop edges from this time on, such as 2024-03-01; three with / between them for train,
+    validation and test nodes.
     """
     clients: int | None
     """Number of clients."""
     partitioner: str | Callable[..., Any] | None
-    """How nodes are assigned to clients."""
+    """How nodes are assigned to clients. attribute: a client per value; dirichlet: a larger
+    BETA makes clients' classes alike.
+    """
     split: str | Callable[..., Any] | None
-    """Train, validation and test nodes. published: the graph's own masks. auto: published if
-    the graph has masks, else random:0.2/0.1/0.7; for links, edges by random:0.85/0.05/0.1.
+    """Train, validation and test nodes (links: edges). auto: published masks, else
+    random:0.2/0.1/0.7 (links 0.85/0.05/0.1).
     """
     task: Literal["classes", "multi-label", "regression", "links"] | None
-    """What to learn: one class per node, several labels per node, a number per node, or links
-    (which nodes have an edge; needs no labels).
-    """
+    """One class, several labels or a number per node, or links: which nodes have an edge."""
     relation: str | None
-    """Relation of a typed graph whose edges task links learns: its name, or SOURCE/NAME/TARGET
-    if several share the name; default the only one.
+    """Relation whose edges task links learns: its name, or SOURCE/NAME/TARGET; default the only
+    one.
     """
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
     structure: Literal["columns", "degrees", "labels"] | None
-    """Features for nodes without any: columns made of the edges together with degrees
-    (columns), degrees alone, or columns with nearby train labels (labels; peers then see labels
-    of train nodes next to theirs).
+    """Features for nodes without any: columns of edges and degrees; degrees alone; or with
+    nearby train labels, which peers see.
     """
     structure_columns: int | None
     """Number of structural columns."""
     structure_steps: int | None
-    """Steps along edges that make structural columns; every step after the first exchanges
-    vectors.
-    """
+    """Steps along edges that make structural columns; each but the first exchanges vectors."""
     structure_bits: Literal[4, 8, 32] | None
-    """Bits per value in these vectors, rounded stochastically (8 in the last three steps); 32
-    keeps them unchanged.
-    """
+    """Bits per value in these vectors (8 in the last three steps); 32 is exact."""
     # ---- Model and training ----
     algorithm: Literal["lazy", "standard", "bns", "drop", "central", "propagation"] | None
-    """Layer by layer (lazy); or end to end: standard, bns (sampled boundary nodes), drop (no
-    edges between clients), central (one client); or label propagation without training.
+    """lazy: layer by layer; standard, bns (sampled boundary nodes), drop (no crossing edges),
+    central (one client): end to end.
     """
     model: (
         Literal[
@@ -142,8 +133,8 @@ class Options(TypedDict, total=False):
         | Callable[..., Any]
         | None
     )
-    """GNN layer. dir-*: directed edges; rel-*: types of nodes and edges; gine: edge attributes;
-    pyg:NAME: a PyG convolution such as pyg:GATv2Conv.
+    """GNN layer. dir-*: directed edges; rel-*: types; gine: edge attributes; pyg:NAME: a PyG
+    convolution.
     """
     layers: int | None
     """Number of GNN layers; lazy training trains one stage per layer."""
@@ -152,54 +143,46 @@ class Options(TypedDict, total=False):
     heads: int | None
     """Attention heads of GAT; each is hidden/heads wide."""
     num_bases: int | None
-    """Number of basis matrices that relations of rel-gcn share, where rows have one width; 0:
-    each relation has its own matrix.
+    """Basis matrices that relations of rel-gcn share, where rows have one width; 0: each its
+    own.
     """
     unlabelled_types: Literal["drawn", "trained"] | None
-    """Weights of node types without labels: random (drawn), or trained by the labels of the
-    nodes that receive their rows (rel-sage, rel-gcn; labels on one type). Trained: a layer's
-    input crosses instead of its output.
+    """Weights of unlabelled types: random (drawn), or trained by receivers' labels (rel-sage,
+    rel-gcn; labels on one type; inputs cross).
     """
     rounds: int | None
-    """Rounds per layer, or of the whole model if trained end to end."""
+    """Rounds per layer; end to end, of the whole model."""
     last_rounds: int | None
-    """Rounds of the last layer, or of the whole model if trained end to end, without early
-    stopping; 0: as rounds.
-    """
+    """Rounds of the last layer (end to end: of all) without early stopping; 0: as rounds."""
     basis: Literal["none", "supervised"] | None
     """Whether to project features onto a few directions that the train labels select."""
     basis_rows: Literal["own", "sums", "choose"] | None
-    """Rows the basis is computed from: each node's own (features never leave a client), the
-    first layer's sums over neighbours (features cross once), or the better of both on
-    validation nodes (choose).
+    """Rows for the basis: each node's own, the first layer's sums (features cross once), or the
+    better on validation nodes.
     """
     basis_blocks: int | None
     """Blocks of the basis, each with one coordinate per class; 1 only with solver ridge."""
     basis_bits: Literal[32, 8, 4] | None
-    """Bits per value of the basis and of the sums it is computed from; 32 keeps them unchanged."""
+    """Bits per value of the basis and its sums; 32 is exact."""
     patience: int | None
-    """Rounds without improvement on validation nodes after which a stage stops early; 0 for
-    none.
-    """
+    """Rounds without improvement on validation nodes that stop a stage; 0 for none."""
     solver: Literal["rounds", "ridge"] | None
-    """Train in rounds, or solve the last layer by ridge regression on sums over neighbours that
-    clients add up once (gcn, sage; ignores rounds, optimizer, dropout).
+    """Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, sage;
+    ignores rounds, optimizer, dropout).
     """
     ridge_penalty: Literal["gcv", "validation"] | None
-    """How ridge regression chooses its penalty: generalised cross-validation on train nodes
-    (gcv), or squared error on validation nodes.
+    """Choice of the ridge penalty: generalised cross-validation on train nodes (gcv), or error
+    on validation nodes.
     """
     warm_start: bool | None
     """Start a stage's classifier from the head of the stage before."""
     candidates: Literal["none", "own-row", "drawn-types", "few-blocks", "auto"] | None
-    """Variants of a stage to try; validation nodes select one. own-row: last layer without own
-    rows; drawn-types: also without rows of types without labels; few-blocks: first layer of
-    sage on three blocks; auto: all. Needs one local step.
+    """Variants that validation nodes choose from: without own rows, without drawn types too, on
+    three blocks. Needs one local step.
     """
     floor: Literal["none", "one-shot"] | None
-    """Compare the trained two-layer gcn or sage with a ridge regression on rows that crossed
-    anyway (one-shot), and keep the better on validation nodes. Needs classes, row-bits below 32
-    and boundary-plan rows.
+    """Keep a one-shot model if it validates better (two-layer gcn, sage; needs classes, row-
+    bits below 32, boundary-plan rows).
     """
     optimizer: Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"] | None
     """Server optimizer for mean gradients (with one local step)."""
@@ -212,65 +195,62 @@ class Options(TypedDict, total=False):
     boundary_scaling: Literal["inverse", "none"] | None
     """Whether bns divides sampled vectors by their sampling rate."""
     activations: Literal["keep", "recompute"] | None
-    """Activations between the two passes of an end-to-end round: keep them, or recompute them
-    to save memory.
-    """
+    """Activations between an end-to-end round's two passes: keep, or recompute to save memory."""
     local_steps: int | None
-    """Optimizer steps of a client per round; more than 1 is federated averaging of the layer."""
+    """A client's optimizer steps per round; more than 1 is federated averaging."""
     local_optimizer: Literal["adam", "sgd"] | None
     """Optimizer of local steps, if there is more than one."""
     local_learning_rate: float | None
     """Step size of the local optimizer."""
     proximal_mu: float | None
-    """FedProx: pull of local steps towards the weights of the round's start; 0 for none."""
+    """FedProx: pull of local steps towards the round's first weights; 0 for none."""
     local_correction: Literal["none", "scaffold"] | None
-    """SCAFFOLD: correct local steps for the difference between a client's gradients and all
-    clients'; the server sends the correction beside the weights.
+    """SCAFFOLD: correct local steps for clients' different gradients, by control variates
+    beside the weights.
     """
     server_optimizer: Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"] | None
-    """What the server does with updates of several local steps: add their mean, or use it as a
-    gradient with learning-rate.
+    """Updates of several local steps: add their mean, or use it as a gradient with learning-
+    rate.
     """
     link_head: Literal["dot", "mlp"] | None
-    """How task links scores two nodes: dot product of their embeddings, or a small network on
-    their elementwise product (mlp).
+    """Score of two nodes in task links: dot product of embeddings, or a small network on their
+    products.
     """
     negatives: int | None
-    """Node pairs without an edge that task links samples per train edge and round."""
+    """Pairs without an edge per train edge and round, in task links."""
     loss: str | Callable[..., Any] | None
-    """Loss, summed over nodes. auto: cross-entropy; for regression the squared error."""
+    """Loss, summed over nodes. auto: cross-entropy, for regression squared."""
     class_weights: str | Sequence[float] | None
-    """Loss weights by class: none, inverse to class frequency (balanced), or one number per
-    class.
-    """
+    """Loss weights by class: none, inverse to frequency (balanced), or one number per class."""
     metric: str | Callable[..., Any] | None
-    """Metric that selects the best weights on validation nodes and that is reported. auto:
-    accuracy; for several labels and links roc-auc, for regression rmse.
+    """Metric that selects weights on validation nodes. auto: accuracy; several labels and links
+    roc-auc; regression rmse.
     """
     per_client_metrics: bool | None
     """Each client also sends its own test metric; the report shows the spread."""
     weight_decay: float | None
     """Coupled L2 penalty."""
     aggregator: str | Callable[..., Any] | None
-    """How the server combines updates."""
+    """How the server combines updates. SHARE (below 0.5): cut at each end; COUNT: dishonest
+    clients; NORM: longest update.
+    """
     secure_aggregation: Literal["none", "masked"] | None
-    """Whether the server gets each client's sums (none), or only sums over cohorts of clients,
-    hidden by masks that cancel (masked; needs 3 clients with train nodes). Limits: docs/masked-
-    sums.md.
+    """Whether the server gets each client's sums, or only masked sums over cohorts (3 training
+    clients or more). Limits: docs/masked-sums.md.
     """
     cohort_size: int | None
-    """Clients per masked sum in a simulation or plan; 0 for about five. In a deployment the
-    owners agree on it.
+    """Clients per masked sum in a simulation or plan; 0 for about five. Deployed, owners agree
+    on it.
     """
     update_dp: float | None
-    """Epsilon of differential privacy for each train node's own loss, for the whole run:
-    clipped gradients (or products, with solver ridge) and noise under masks; 0 for none.
+    """Epsilon of differential privacy for each train node's own loss in the whole run, by
+    clipping and noise; 0 for none.
     """
     update_dp_delta: float | None
     """Delta for update-dp; choose it far below one in the number of train nodes."""
     update_dp_clip: float | None
-    """Clipping norm of one train node's gradient under update-dp, or of its contribution with
-    solver ridge.
+    """Clipping norm of a train node's gradient, or contribution with solver ridge, under
+    update-dp.
     """
     seed: int | None
     """Seed of every random choice except noise."""
@@ -280,8 +260,8 @@ class Options(TypedDict, total=False):
     """CPU threads per client; another number changes the last bits of results."""
     # ---- Mini-batches and devices ----
     sampler: Literal["none", "full", "neighbour", "shadow", "gns"] | None
-    """Mini-batches of drop and central: all neighbours (full), a sample of them (neighbour),
-    the subgraph around each node (shadow), or mostly cached ones (gns).
+    """Mini-batches of drop and central: all neighbours, a sample of them, a subgraph around
+    each node, or mostly cached ones.
     """
     fanouts: str | Sequence[int] | None
     """Neighbours sampled per node, from the last layer to the first."""
@@ -292,47 +272,39 @@ class Options(TypedDict, total=False):
     cache_epochs: int | None
     """Epochs between two samplings of the gns cache."""
     gpu_cache: Literal["degree", "lru"] | None
-    """Feature rows that a GPU caches: those of highest degree, or the most recently used (lru);
-    not for gns.
-    """
+    """Feature rows that a GPU caches: of highest degree, or last used (lru); not for gns."""
     devices: str | Sequence[str] | None
-    """Devices of a client; missing GPUs are left out. auto: the client's own process, plus
-    workers or a GPU for a long lazy stage if its first rounds show a gain.
+    """Devices of a client; missing GPUs are left out. auto: workers or a GPU where a lazy stage
+    gains.
     """
     balance: Literal["dynamic", "static", "equal"] | None
-    """How devices share the work: by measured speed (dynamic), by the first epoch's speed
-    (static), or equally.
-    """
+    """How devices share work: by measured speed, by the first epoch's speed, or equally."""
     # ---- Exchange ----
     boundary_plan: Literal["rows", "cover", "auto"] | None
-    """Vectors that clients send: each boundary row once (rows), the fewest rows and sums of
-    rows (cover; gcn, sage, gin), or whichever takes fewer bytes (auto).
+    """Vectors that clients send: boundary rows, the fewest rows and sums (gcn, sage, gin), or
+    whichever takes fewer bytes.
     """
     second_rows: Literal["full", "class", "none"] | None
-    """Rows after the first exchange: computed by their owners (full); not sent, so that peers
-    learn nothing more about links inside a part (none); or as none, with each owner's predicted
-    class (class).
+    """Later rows: from their owners (full), a predicted class in their place, or nothing, which
+    hides links inside a part.
     """
     row_dp: float | None
-    """Experimental: epsilon of differential privacy for a node's features; peers get a noised
-    class instead of its first row. 0 sends rows.
+    """Experimental: epsilon for a node's features; peers get a noised class instead of its
+    first row. 0 sends rows.
     """
     row_bits: Literal[32, 8, 4, 2] | None
-    """Bits per value in vectors, rounded stochastically; 32 keeps them unchanged."""
+    """Bits per value in vectors, rounded stochastically; 32 is exact."""
     update_bits: Literal[32, 8, 4, 2, 1] | None
-    """Bits per value in updates, rounded stochastically; 32 keeps them unchanged."""
+    """Bits per value in updates, rounded stochastically; 32 is exact."""
     weight_bits: Literal[32, 8, 4, 2, 1] | None
-    """Bits per value in weights, sent as differences; 32 sends all weights unchanged."""
+    """Bits per value in weights, sent as differences; 32 sends all weights exactly."""
     codec: Literal["lossless", "dense", "fixed"] | None
-    """Encoding of vectors: shortest lossless form (lossless), every value (dense), or fixed
-    point for exact sums (fixed; 24 bits, or 8 with row-bits 8). Only dense sends zeros of
-    updates.
+    """Vectors: the shortest lossless form, every value (dense, also of updates), or fixed point
+    for exact sums.
     """
     # ---- Faults and time ----
     missing_peers: Literal["wait", "drop"] | None
-    """If vectors are missing at the exchange deadline: fail (wait), or continue without them
-    (drop).
-    """
+    """Vectors missing at the exchange deadline: fail (wait), or continue without them (drop)."""
     exchange_deadline_s: float | None
     """Deadline of an exchange, in seconds."""
     exchange_poll_s: float | None
@@ -340,26 +312,24 @@ class Options(TypedDict, total=False):
     message_timeout_s: float | None
     """Time limit for a client's answer to a message, in seconds."""
     min_clients: int | None
-    """Quorum: number of answers that closes a round at round-deadline-s; 0 for all."""
+    """Quorum: answers that close a round at round-deadline-s; 0 for all."""
     round_deadline_s: float | None
     """Time after which min-clients answers close a round, in seconds; 0 for none."""
     checkpoint_every: int | None
     """Rounds between checkpoints; at most two per second are written."""
     # ---- Clients that find each other ----
     introductions: bool | None
-    """The server gives all clients' certificates and addresses to clients without a roster."""
+    """The server gives clients without a roster all certificates and addresses."""
     relay: bool | None
     """The server relays encrypted blocks between clients that cannot reach each other."""
     # ---- Where it runs ----
     engine: Literal["inline", "flower", "deployment"] | None
-    """Where clients run: in this process (inline), in Flower's simulation (flower), or on their
-    own machines (deployment).
-    """
+    """Where clients run: this process, Flower's simulation, or their own machines."""
     links: str | None
     """Simulated network of the inline engine, in virtual time."""
     memory_budget: str | None
-    """Memory limit of this process: all available (auto), or a size. Rows that do not fit go to
-    disk in the run directory (inline engine; lazy gcn, sage, gin).
+    """Memory limit of this process. Rows beyond it go to disk (inline engine; lazy gcn, sage,
+    gin).
     """
 
 

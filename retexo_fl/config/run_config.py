@@ -70,9 +70,8 @@ class RunConfig:
 
     dataset: str = text(
         "digits",
-        "Data set: 'digits' (built in), 'synthetic[:...]', NAME of a public one (`retexo "
-        "datasets`) or of --data-dir/NAME.npz, a folder or .npz file laid out as by OGB or MUSAE,"
-        " or module:attribute of a function that returns a graph.",
+        "Data set: 'digits' (built in), 'synthetic[:...]', public NAME (`retexo datasets`), "
+        "NAME of --data-dir/NAME.npz, folder, .npz file, or module:attribute.",
         panel="Graph",
         lean=ANY,
     )
@@ -80,23 +79,23 @@ class RunConfig:
         "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True, lean=ANY
     )
     nodes: str = texts(
-        "Table of all nodes (.csv, .parquet, .npz, .txt); repeat it for each type. Replaces "
+        "Table of all nodes (.csv, .parquet, .npz, .txt); repeat for each type. Replaces "
         "--dataset.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
     edges: str = texts(
-        "Table of all edges (.csv, .parquet, .npz, .txt, .nt); repeat it for each relation. Needs"
-        " --nodes.",
+        "Table of all edges (.csv, .parquet, .npz, .txt, .nt); repeat for each relation. "
+        "Needs --nodes.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
     )
     features: str = text(
         "",
-        "Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make one, "
-        "or 'none' to read a graph without features.",
+        "Feature recipe for the columns of --nodes (`retexo features fit`), 'auto' to make "
+        "one, or 'none'.",
         metavar="FILE",
         may_change=True,
         lean=ANY,
@@ -105,14 +104,13 @@ class RunConfig:
     label_column: str = text("", "Column of labels in --nodes; default 'label'.", lean=ANY)
     unlabelled_values: str = text(
         "",
-        "Labels that mean 'unlabelled', in addition to an empty cell.",
+        "Labels that mean 'unlabelled', as an empty cell does.",
         metavar="A,B",
         lean=ANY,
     )
     repeated_nodes: str = one_of(
         "refuse",
-        "What to do when two rows of --nodes have the same key: refuse, or keep the first or the "
-        "last.",
+        "When two rows of --nodes have the same key: refuse, or keep the first or the last.",
         *("refuse", "first", "last"),
         lean=ANY,
     )
@@ -131,8 +129,8 @@ class RunConfig:
     )
     type_column: str = text(
         "",
-        "Column or attribute with the type of a node and the relation of an edge; models rel-* "
-        "read 'type' by default.",
+        "Column with the types of nodes and relations of edges; models rel-* read 'type' by "
+        "default.",
         lean=ANY,
     )
     label_types: str = text(
@@ -168,59 +166,63 @@ class RunConfig:
     )
     edges_are: str = one_of(
         "undirected",
-        "Whether edges have a direction, from source to target; models dir-* use it.",
+        "Whether edges have a direction; models dir-* use it.",
         *("undirected", "directed"),
         lean=ANY,
     )
     merge_edges: str = one_of(
         "refuse",
-        "What to do with repeated edges: refuse, or merge them by the sum, mean or maximum of "
-        "their weights (1 if none) and attributes.",
+        "Repeated edges: refuse, or merge by the sum, mean or maximum of weights (1 if none) "
+        "and attributes.",
         *("refuse", "sum", "mean", "max"),
         lean=ANY,
     )
     self_loops: str = one_of(
         "refuse",
-        "What to do with an edge from a node to itself: refuse, or drop it.",
+        "Edges from a node to itself: refuse or drop.",
         "refuse",
         "drop",
         lean=ANY,
     )
     unknown_nodes: str = one_of(
         "refuse",
-        "What to do with an edge to an unknown node: refuse, or drop it.",
+        "Edges to an unknown node: refuse or drop.",
         "refuse",
         "drop",
         lean=ANY,
     )
     edges_before: str = moment(
-        "Drop edges from this time on: a number or a date such as 2024-03-01; needs a column "
-        "time. Three, as in 2024-03-01/2024-04-01/2024-05-01, are limits for train, validation "
-        "and test nodes.",
+        "Drop edges from this time on, such as 2024-03-01; three with / between them for "
+        "train, validation and test nodes.",
         metavar="TIME",
         lean=ANY,
     )
     clients: int = whole(5, "Number of clients.", least=1, lean=ANY)
-    partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER, lean=ANY)
+    partitioner: str = formed(
+        "random",
+        "How nodes are assigned to clients. attribute: a client per value; dirichlet: a "
+        "larger BETA makes clients' classes alike.",
+        PARTITIONER,
+        lean=ANY,
+    )
     split: str = formed(
         "auto",
-        "Train, validation and test nodes. published: the graph's own masks. auto: published if "
-        "the graph has masks, else random:0.2/0.1/0.7; for links, edges by random:0.85/0.05/0.1.",
+        "Train, validation and test nodes (links: edges). auto: published masks, else "
+        "random:0.2/0.1/0.7 (links 0.85/0.05/0.1).",
         SPLIT,
         metavar="SPEC",
         lean=ANY,
     )
     task: str = one_of(
         "classes",
-        "What to learn: one class per node, several labels per node, a number per node, or links "
-        "(which nodes have an edge; needs no labels).",
+        "One class, several labels or a number per node, or links: which nodes have an edge.",
         *GOALS,
         lean=("classes",),
     )
     relation: str = text(
         "",
-        "Relation of a typed graph whose edges task links learns: its name, or SOURCE/NAME/TARGET"
-        " if several share the name; default the only one.",
+        "Relation whose edges task links learns: its name, or SOURCE/NAME/TARGET; default the "
+        "only one.",
         metavar="NAME",
         lean=ANY,
     )
@@ -230,9 +232,8 @@ class RunConfig:
 
     structure: str = one_of(
         "columns",
-        "Features for nodes without any: columns made of the edges together with degrees "
-        "(columns), degrees alone, or columns with nearby train labels (labels; peers then see "
-        "labels of train nodes next to theirs).",
+        "Features for nodes without any: columns of edges and degrees; degrees alone; or with "
+        "nearby train labels, which peers see.",
         *("columns", "degrees", "labels"),
         lean=ANY,
     )
@@ -241,32 +242,30 @@ class RunConfig:
     )
     structure_steps: int = whole(
         12,
-        "Steps along edges that make structural columns; every step after the first exchanges "
-        "vectors.",
+        "Steps along edges that make structural columns; each but the first exchanges vectors.",
         least=2,
         most=64,
         lean=ANY,
     )
     structure_bits: int = choice(
         4,
-        "Bits per value in these vectors, rounded stochastically (8 in the last three steps); 32 "
-        "keeps them unchanged.",
+        "Bits per value in these vectors (8 in the last three steps); 32 is exact.",
         *(4, 8, 32),
         lean=ANY,
     )
 
     algorithm: str = one_of(
         "lazy",
-        "Layer by layer (lazy); or end to end: standard, bns (sampled boundary nodes), drop (no "
-        "edges between clients), central (one client); or label propagation without training.",
+        "lazy: layer by layer; standard, bns (sampled boundary nodes), drop (no crossing "
+        "edges), central (one client): end to end.",
         *ALGORITHMS,
         panel="Model and training",
         lean=OWN,
     )
     model: str = one_of(
         "sage",
-        "GNN layer. dir-*: directed edges; rel-*: types of nodes and edges; gine: edge "
-        "attributes; pyg:NAME: a PyG convolution such as pyg:GATv2Conv.",
+        "GNN layer. dir-*: directed edges; rel-*: types; gine: edge attributes; pyg:NAME: a "
+        "PyG convolution.",
         *MODELS,
         plugin=True,
         lean=("gcn", "sage", "gin", "gat", "rel-sage", "rel-gcn", "rel-gat"),
@@ -284,27 +283,23 @@ class RunConfig:
     )
     num_bases: int = whole(
         0,
-        "Number of basis matrices that relations of rel-gcn share, where rows have one width; 0: "
-        "each relation has its own matrix.",
+        "Basis matrices that relations of rel-gcn share, where rows have one width; 0: each "
+        "its own.",
         least=0,
         most=256,
         lean=ANY,
     )
     unlabelled_types: str = one_of(
         "drawn",
-        "Weights of node types without labels: random (drawn), or trained by the labels of the "
-        "nodes that receive their rows (rel-sage, rel-gcn; labels on one type). Trained: a "
-        "layer's input crosses instead of its output.",
+        "Weights of unlabelled types: random (drawn), or trained by receivers' labels "
+        "(rel-sage, rel-gcn; labels on one type; inputs cross).",
         *("drawn", "trained"),
         lean=ANY,
     )
-    rounds: int = whole(
-        60, "Rounds per layer, or of the whole model if trained end to end.", least=1, lean=ANY
-    )
+    rounds: int = whole(60, "Rounds per layer; end to end, of the whole model.", least=1, lean=ANY)
     last_rounds: int = whole(
         0,
-        "Rounds of the last layer, or of the whole model if trained end to end, without early "
-        "stopping; 0: as rounds.",
+        "Rounds of the last layer (end to end: of all) without early stopping; 0: as rounds.",
         least=0,
         may_change=True,
         lean=ANY,
@@ -317,9 +312,8 @@ class RunConfig:
     )
     basis_rows: str = one_of(
         "own",
-        "Rows the basis is computed from: each node's own (features never leave a client), the "
-        "first layer's sums over neighbours (features cross once), or the better of both on "
-        "validation nodes (choose).",
+        "Rows for the basis: each node's own, the first layer's sums (features cross once), "
+        "or the better on validation nodes.",
         *("own", "sums", "choose"),
         lean=ANY,
     )
@@ -332,28 +326,27 @@ class RunConfig:
     )
     basis_bits: int = choice(
         32,
-        "Bits per value of the basis and of the sums it is computed from; 32 keeps them unchanged.",
+        "Bits per value of the basis and its sums; 32 is exact.",
         *(32, 8, 4),
         lean=ANY,
     )
     patience: int = whole(
         0,
-        "Rounds without improvement on validation nodes after which a stage stops early; 0 for "
-        "none.",
+        "Rounds without improvement on validation nodes that stop a stage; 0 for none.",
         least=0,
         lean=ANY,
     )
     solver: str = one_of(
         "rounds",
-        "Train in rounds, or solve the last layer by ridge regression on sums over neighbours "
-        "that clients add up once (gcn, sage; ignores rounds, optimizer, dropout).",
+        "Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, "
+        "sage; ignores rounds, optimizer, dropout).",
         *("rounds", "ridge"),
         lean=OWN,
     )
     ridge_penalty: str = one_of(
         "gcv",
-        "How ridge regression chooses its penalty: generalised cross-validation on train nodes "
-        "(gcv), or squared error on validation nodes.",
+        "Choice of the ridge penalty: generalised cross-validation on train nodes (gcv), or "
+        "error on validation nodes.",
         *("gcv", "validation"),
         lean=ANY,
     )
@@ -362,17 +355,15 @@ class RunConfig:
     )
     candidates: str = one_of(
         "none",
-        "Variants of a stage to try; validation nodes select one. own-row: last layer without own"
-        " rows; drawn-types: also without rows of types without labels; few-blocks: first layer "
-        "of sage on three blocks; auto: all. Needs one local step.",
+        "Variants that validation nodes choose from: without own rows, without drawn types "
+        "too, on three blocks. Needs one local step.",
         *("none", "own-row", "drawn-types", "few-blocks", "auto"),
         lean=ANY,
     )
     floor: str = one_of(
         "none",
-        "Compare the trained two-layer gcn or sage with a ridge regression on rows that crossed "
-        "anyway (one-shot), and keep the better on validation nodes. Needs classes, row-bits "
-        "below 32 and boundary-plan rows.",
+        "Keep a one-shot model if it validates better (two-layer gcn, sage; needs classes, "
+        "row-bits below 32, boundary-plan rows).",
         *("none", "one-shot"),
         lean=ANY,
     )
@@ -412,14 +403,13 @@ class RunConfig:
     )
     activations: str = one_of(
         "keep",
-        "Activations between the two passes of an end-to-end round: keep them, or recompute them "
-        "to save memory.",
+        "Activations between an end-to-end round's two passes: keep, or recompute to save memory.",
         *("keep", "recompute"),
         lean=ANY,
     )
     local_steps: int = whole(
         1,
-        "Optimizer steps of a client per round; more than 1 is federated averaging of the layer.",
+        "A client's optimizer steps per round; more than 1 is federated averaging.",
         least=1,
         most=10_000,
         lean=ANY,
@@ -436,58 +426,57 @@ class RunConfig:
     )
     proximal_mu: float = number(
         0.0,
-        "FedProx: pull of local steps towards the weights of the round's start; 0 for none.",
+        "FedProx: pull of local steps towards the round's first weights; 0 for none.",
         "from 0 to 1000",
         lambda v: 0 <= v <= 1000,
         lean=OWN,
     )
     local_correction: str = one_of(
         "none",
-        "SCAFFOLD: correct local steps for the difference between a client's gradients and all "
-        "clients'; the server sends the correction beside the weights.",
+        "SCAFFOLD: correct local steps for clients' different gradients, by control variates "
+        "beside the weights.",
         *("none", "scaffold"),
         lean=OWN,
     )
     server_optimizer: str = one_of(
         "mean",
-        "What the server does with updates of several local steps: add their mean, or use it as a"
-        " gradient with learning-rate.",
+        "Updates of several local steps: add their mean, or use it as a gradient with "
+        "learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
         lean=OWN,
     )
     link_head: str = one_of(
         "dot",
-        "How task links scores two nodes: dot product of their embeddings, or a small network on "
-        "their elementwise product (mlp).",
+        "Score of two nodes in task links: dot product of embeddings, or a small network on "
+        "their products.",
         *("dot", "mlp"),
         lean=ANY,
     )
     negatives: int = whole(
         1,
-        "Node pairs without an edge that task links samples per train edge and round.",
+        "Pairs without an edge per train edge and round, in task links.",
         least=1,
         most=1000,
         lean=ANY,
     )
     loss: str = formed(
         "auto",
-        "Loss, summed over nodes. auto: cross-entropy; for regression the squared error.",
+        "Loss, summed over nodes. auto: cross-entropy, for regression squared.",
         LOSS,
         metavar="SPEC",
         lean=ANY,
     )
     class_weights: str = formed(
         "none",
-        "Loss weights by class: none, inverse to class frequency (balanced), or one number per "
-        "class.",
+        "Loss weights by class: none, inverse to frequency (balanced), or one number per class.",
         CLASS_WEIGHTS,
         metavar="SPEC",
         lean=ANY,
     )
     metric: str = formed(
         "auto",
-        "Metric that selects the best weights on validation nodes and that is reported. auto: "
-        "accuracy; for several labels and links roc-auc, for regression rmse.",
+        "Metric that selects weights on validation nodes. auto: accuracy; several labels and "
+        "links roc-auc; regression rmse.",
         METRIC,
         metavar="SPEC",
         lean=ANY,
@@ -498,27 +487,32 @@ class RunConfig:
     weight_decay: float = number(
         5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1, lean=OWN
     )
-    aggregator: str = formed("mean", "How the server combines updates.", AGGREGATOR, lean=OWN)
+    aggregator: str = formed(
+        "mean",
+        "How the server combines updates. SHARE (below 0.5): cut at each end; COUNT: "
+        "dishonest clients; NORM: longest update.",
+        AGGREGATOR,
+        lean=OWN,
+    )
     secure_aggregation: str = one_of(
         "none",
-        "Whether the server gets each client's sums (none), or only sums over cohorts of clients,"
-        " hidden by masks that cancel (masked; needs 3 clients with train nodes). Limits: "
-        "docs/masked-sums.md.",
+        "Whether the server gets each client's sums, or only masked sums over cohorts (3 "
+        "training clients or more). Limits: docs/masked-sums.md.",
         *("none", "masked"),
         lean=ANY,
     )
     cohort_size: int = whole(
         0,
-        "Clients per masked sum in a simulation or plan; 0 for about five. In a deployment the "
-        "owners agree on it.",
+        "Clients per masked sum in a simulation or plan; 0 for about five. Deployed, owners "
+        "agree on it.",
         least=0,
         most=65,
         lean=ANY,
     )
     update_dp: float = number(
         0.0,
-        "Epsilon of differential privacy for each train node's own loss, for the whole run: "
-        "clipped gradients (or products, with solver ridge) and noise under masks; 0 for none.",
+        "Epsilon of differential privacy for each train node's own loss in the whole run, by "
+        "clipping and noise; 0 for none.",
         "from 0 to 100",
         lambda v: 0 <= v <= 100,
         lean=OWN,
@@ -532,8 +526,8 @@ class RunConfig:
     )
     update_dp_clip: float = number(
         1.0,
-        "Clipping norm of one train node's gradient under update-dp, or of its contribution with "
-        "solver ridge.",
+        "Clipping norm of a train node's gradient, or contribution with solver ridge, under "
+        "update-dp.",
         "from 1e-6 to 1e6",
         lambda v: 1e-6 <= v <= 1e6,
         lean=ANY,
@@ -552,8 +546,8 @@ class RunConfig:
 
     sampler: str = one_of(
         "none",
-        "Mini-batches of drop and central: all neighbours (full), a sample of them (neighbour), "
-        "the subgraph around each node (shadow), or mostly cached ones (gns).",
+        "Mini-batches of drop and central: all neighbours, a sample of them, a subgraph "
+        "around each node, or mostly cached ones.",
         *("none", "full", "neighbour", "shadow", "gns"),
         panel="Mini-batches and devices",
         lean=OWN,
@@ -578,15 +572,14 @@ class RunConfig:
     )
     gpu_cache: str = one_of(
         "degree",
-        "Feature rows that a GPU caches: those of highest degree, or the most recently used "
-        "(lru); not for gns.",
+        "Feature rows that a GPU caches: of highest degree, or last used (lru); not for gns.",
         *("degree", "lru"),
         lean=ANY,
     )
     devices: str = formed(
         "auto",
-        "Devices of a client; missing GPUs are left out. auto: the client's own process, plus "
-        "workers or a GPU for a long lazy stage if its first rounds show a gain.",
+        "Devices of a client; missing GPUs are left out. auto: workers or a GPU where a lazy "
+        "stage gains.",
         DEVICES,
         metavar="SPEC",
         may_change=True,
@@ -594,8 +587,7 @@ class RunConfig:
     )
     balance: str = one_of(
         "dynamic",
-        "How devices share the work: by measured speed (dynamic), by the first epoch's speed "
-        "(static), or equally.",
+        "How devices share work: by measured speed, by the first epoch's speed, or equally.",
         "dynamic",
         "static",
         "equal",
@@ -605,59 +597,56 @@ class RunConfig:
 
     boundary_plan: str = one_of(
         "rows",
-        "Vectors that clients send: each boundary row once (rows), the fewest rows and sums of "
-        "rows (cover; gcn, sage, gin), or whichever takes fewer bytes (auto).",
+        "Vectors that clients send: boundary rows, the fewest rows and sums (gcn, sage, gin), "
+        "or whichever takes fewer bytes.",
         *("rows", "cover", "auto"),
         panel="Exchange",
         lean=ANY,
     )
     second_rows: str = one_of(
         "full",
-        "Rows after the first exchange: computed by their owners (full); not sent, so that peers "
-        "learn nothing more about links inside a part (none); or as none, with each owner's "
-        "predicted class (class).",
+        "Later rows: from their owners (full), a predicted class in their place, or nothing, "
+        "which hides links inside a part.",
         *("full", "class", "none"),
         lean=ANY,
     )
     row_dp: float = number(
         0.0,
-        "Experimental: epsilon of differential privacy for a node's features; peers get a noised "
-        "class instead of its first row. 0 sends rows.",
+        "Experimental: epsilon for a node's features; peers get a noised class instead of its "
+        "first row. 0 sends rows.",
         "0, or from 0.01 to 100",
         lambda v: v == 0 or 0.01 <= v <= 100,
         lean=ANY,
     )
     row_bits: int = choice(
         32,
-        "Bits per value in vectors, rounded stochastically; 32 keeps them unchanged.",
+        "Bits per value in vectors, rounded stochastically; 32 is exact.",
         *(32, 8, 4, 2),
         lean=ANY,
     )
     update_bits: int = choice(
         32,
-        "Bits per value in updates, rounded stochastically; 32 keeps them unchanged.",
+        "Bits per value in updates, rounded stochastically; 32 is exact.",
         *(32, 8, 4, 2, 1),
         lean=ANY,
     )
     weight_bits: int = choice(
         32,
-        "Bits per value in weights, sent as differences; 32 sends all weights unchanged.",
+        "Bits per value in weights, sent as differences; 32 sends all weights exactly.",
         *(32, 8, 4, 2, 1),
         lean=ANY,
     )
     codec: str = one_of(
         "lossless",
-        "Encoding of vectors: shortest lossless form (lossless), every value (dense), or fixed "
-        "point for exact sums (fixed; 24 bits, or 8 with row-bits 8). Only dense sends zeros of "
-        "updates.",
+        "Vectors: the shortest lossless form, every value (dense, also of updates), or fixed "
+        "point for exact sums.",
         *("lossless", "dense", "fixed"),
         lean=("lossless", "fixed"),
     )
 
     missing_peers: str = one_of(
         "wait",
-        "If vectors are missing at the exchange deadline: fail (wait), or continue without them "
-        "(drop).",
+        "Vectors missing at the exchange deadline: fail (wait), or continue without them (drop).",
         "wait",
         "drop",
         panel="Faults and time",
@@ -690,7 +679,7 @@ class RunConfig:
     )
     min_clients: int = whole(
         0,
-        "Quorum: number of answers that closes a round at round-deadline-s; 0 for all.",
+        "Quorum: answers that close a round at round-deadline-s; 0 for all.",
         least=0,
         lean=ANY,
     )
@@ -709,7 +698,7 @@ class RunConfig:
     )
 
     introductions: bool = switch(
-        "The server gives all clients' certificates and addresses to clients without a roster.",
+        "The server gives clients without a roster all certificates and addresses.",
         panel="Clients that find each other",
         may_change=True,
         lean=ANY,
@@ -722,8 +711,7 @@ class RunConfig:
 
     engine: str = one_of(
         "inline",
-        "Where clients run: in this process (inline), in Flower's simulation (flower), or on "
-        "their own machines (deployment).",
+        "Where clients run: this process, Flower's simulation, or their own machines.",
         *("inline", "flower", "deployment"),
         panel="Where it runs",
         may_change=True,
@@ -738,8 +726,8 @@ class RunConfig:
     )
     memory_budget: str = formed(
         "auto",
-        "Memory limit of this process: all available (auto), or a size. Rows that do not fit go "
-        "to disk in the run directory (inline engine; lazy gcn, sage, gin).",
+        "Memory limit of this process. Rows beyond it go to disk (inline engine; lazy gcn, "
+        "sage, gin).",
         BUDGET,
         metavar="SIZE",
         may_change=True,

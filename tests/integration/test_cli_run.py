@@ -138,10 +138,7 @@ def test_help_of_run_shows_panels_choices_and_defaults(retexo: CommandLine) -> N
     shown = " ".join(retexo.done("run", "--help").replace("│", " ").split())
     for panel in ("Graph", "Model and training", "Faults and time", "Where it runs"):
         assert f"─ {panel} ─" in shown
-    assert (
-        "--rounds N Rounds per layer, or of the whole model if trained end to end (at least 1)."
-        in shown
-    )
+    assert "--rounds N Rounds per layer; end to end, of the whole model (at least 1)." in shown
     assert "(inline, flower, deployment). [default: inline]" in shown
     assert "─ Deployment ─" in shown
 

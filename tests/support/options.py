@@ -172,7 +172,7 @@ def _function() -> str:
 
 def page() -> str:
     """Return the text of the page of all options."""
-    lines, head = [_TOP], ["| option | default | meaning |", "|---|---|---|"]
+    lines, head = [_TOP], ["| option | default | meaning | values |", "|---|---|---|---|"]
     for heading, keys in panels().items():
         lines.append(f"\n## {heading}\n")
         for index, key in enumerate(keys):
@@ -180,7 +180,8 @@ def page() -> str:
                 lines += [*([""] if index else []), f"### {_PARTS[key]}\n"]
             if key in _PARTS or not index:
                 lines += head
-            lines.append(f"| `{key}` | {_default(key)} | {_meaning(key)} |")
+            cells = [f"`{key}`", _default(key), _cell(key_infos()[key].help), _values(key)]
+            lines.append(f"| {' | '.join(cells)} |")
     lines += ["\n## Profiles\n", _OF_PROFILES]
     names = ["option", *(f"`{name}`" for name in PROFILES)]
     lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
@@ -200,20 +201,13 @@ def _default(key: str) -> str:
     return "" if default == "" else _told(default)
 
 
-def _meaning(key: str) -> str:
-    values = _values(key)
-    return _cell(key_infos()[key].help) + (f"<br>*Values:* {values}" if values else "")
-
-
 def _values(key: str) -> str:
     """Return what a key takes; nothing for texts, paths and switches."""
     info = key_infos()[key]
     if info.values:
         known = ", ".join(f"`{value}`" for value in info.values)
         return f"{known}, `module:attribute`" if info.extensible else known
-    if info.expected in {"printable text", "true or false"}:
-        return ""
-    return _cell(info.expected.removeprefix("one of ").removesuffix(f" to {2**31 - 1}"))
+    return _cell(info.brief)
 
 
 def _cell(text: str) -> str:

@@ -35,12 +35,12 @@ def test_the_page_of_options_is_that_of_the_configuration() -> None:
     rows = [line for line in of_keys.splitlines() if line.startswith("| `")]
     named = [row.split("`")[1] for row in rows]
     assert named == [key for keys in panels().values() for key in keys] == [*key_infos()]
-    assert all(len(re.split(r"(?<!\\)\|", row)) == 5 for row in rows)
+    assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
     (hidden,) = [row for row in rows if row.startswith("| `hidden` | `64` | ")]
-    assert hidden.endswith("<br>*Values:* a whole number from 1 to 65536 |")
+    assert hidden.endswith(" | 1 to 65536 |")
     assert all(f" `{name}` |" in of_profiles for name in PROFILES)
     # Every table has its heading: none of one group runs on into the next.
-    assert text.count("| option | default | meaning |") == len(
+    assert text.count("| option | default | meaning | values |") == len(
         re.findall(r"\n\n\| option \| d", text)
     )
     for key, value in PROFILES["lean"].items():
