@@ -20,7 +20,7 @@ from retexo_fl.errors import RetexoError
 from sims.catalogue import RECIPES, Setting, load_recipe
 from sims.kept import KEPT_NAME
 from sims.outcome import Check
-from sims.results_files import check_writable, restate_results, write_results
+from sims.results_files import check_writable, restate_results, write_results, written_result
 
 _RESULTS: Final = Path("sims/results")
 #: Figures of small sizes must not take the place of those of whole runs.
@@ -37,6 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--restate",
         action="store_true",
         help="train nothing: check the result in --out anew, and write it with published figures",
+    )
+    parser.add_argument(
+        "--extend",
+        action="store_true",
+        help="train only the seeds that the result in --out lacks; its other values stay",
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with NAME.npz graphs")
     parser.add_argument(
@@ -56,7 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
             paths, checks = restate_results(out, asked.name)
         else:
             check_writable(out)
-            setting = Setting(quick=asked.quick, data_dir=asked.data_dir, kept=out / KEPT_NAME)
+            setting = Setting(
+                quick=asked.quick,
+                data_dir=asked.data_dir,
+                kept=out / KEPT_NAME,
+                written=written_result(out, asked.name) if asked.extend else None,
+            )
             paths, checks = write_results(out, asked.name, setting, load_recipe(asked.name))
     except RetexoError as error:
         print(f"sims: error: {error}", file=sys.stderr)

@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from retexo_fl.errors import ConfigurationError
 from sims import recipes
-from sims.outcome import Outcome
+from sims.outcome import Figures, Outcome
 
 Some = TypeVar("Some")
 RECIPES: Final = tuple(sorted(module.name for module in iter_modules(recipes.__path__)))
+
+
+class Written(NamedTuple):
+    """A result to which seeds are added.
+
+    Attributes:
+        figures: Its rows.
+        commits: That trained it.
+    """
+
+    figures: Figures
+    commits: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +37,13 @@ class Setting:
         quick: With sizes that only show that it works.
         data_dir: Folder with graphs as ``NAME.npz``, or None.
         kept: Folder where finished trainings of an interrupted recipe are kept, or None.
+        written: Whose seeds are not trained again, or None.
     """
 
     quick: bool = False
     data_dir: Path | None = None
     kept: Path | None = None
+    written: Written | None = None
 
     def few(self, values: Sequence[Some]) -> Sequence[Some]:
         """Return the first of some values with ``--quick``, else all."""
@@ -58,7 +72,8 @@ class Recipe(Protocol):
     It may have more, which is made of figures alone, be they new or of a written result:
     ``checks_from(figures, *, quick)`` returns the lines that must hold,
     ``published_beside(figures)`` every published figure of the experiment, and
-    ``pictures(figures)`` what draws, each in axes of its own.
+    ``pictures(figures)`` what draws, each in axes of its own. With ``TAKES_SEEDS`` it heeds
+    ``Setting.written``.
     """
 
     #: What the experiment shows, in half a line.

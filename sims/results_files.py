@@ -16,7 +16,7 @@ from typing import Any, Final
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.files import write_whole
-from sims.catalogue import Recipe, Setting, load_recipe
+from sims.catalogue import Recipe, Setting, Written, load_recipe
 from sims.origin import commit
 from sims.outcome import Cell, Check, Draw, Figures, figures_of, rows_of
 
@@ -67,17 +67,35 @@ def restate_results(folder: Path, name: str) -> tuple[list[Path], Sequence[Check
     Raises:
         ConfigurationError: There is no such result.
     """
-    path = folder / f"{name}.json"
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"--restate: {path} is not a written result ({error}); expected one of `python -m "
-            f"sims {name}`"
-        ) from error
+    facts = _read(folder, name, "--restate")
     recipe = load_recipe(name)
     facts = restated(facts, recipe)
     return _write(folder, facts, _pictures(facts, recipe))
+
+
+def written_result(folder: Path, name: str) -> Written:
+    """Return a written result to which seeds can be added.
+
+    Raises:
+        ConfigurationError: There is none, or the recipe does not add seeds.
+    """
+    if not getattr(load_recipe(name), "TAKES_SEEDS", False):
+        raise ConfigurationError(f"--extend: {name} cannot add seeds; expected a run without it")
+    facts = _read(folder, name, "--extend")
+    commits = str(facts["setting"]["trained at commit"]).split()
+    return Written(figures=figures_of(rows_of(facts["rows"])), commits=tuple(commits))
+
+
+def _read(folder: Path, name: str, option: str) -> dict[str, Any]:
+    path = folder / f"{name}.json"
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{option}: {path} is not a written result ({error}); expected one of `python -m "
+            f"sims {name}`"
+        ) from error
+    return facts
 
 
 def restated(facts: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
@@ -128,6 +146,8 @@ def origin(name: str, setting: Setting) -> dict[str, Any]:
     words = ["python", "-m", "sims", name]
     if setting.quick:
         words.append("--quick")
+    if setting.written is not None:
+        words.append("--extend")
     if setting.data_dir is not None:
         words += ["--data-dir", "DIR"]
     packages = ("retexo-fl", "torch", "flwr", "numpy", "scipy")

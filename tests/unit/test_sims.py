@@ -165,6 +165,15 @@ def test_a_written_result_is_checked_anew_without_training(
     assert missing.stderr.count("\n") == 1
 
 
+def test_seeds_are_added_only_where_the_recipe_can_and_there_is_a_result(
+    sims: Callable[..., Ended], tmp_path: Path
+) -> None:
+    done = sims("table3", "--extend", "--out", tmp_path, code=2)
+    assert done.stderr.startswith("sims: error: --extend: table3 cannot add seeds; expected")
+    done = sims("rivals", "--extend", "--out", tmp_path, code=2)
+    assert done.stderr.startswith(f"sims: error: --extend: {tmp_path}/rivals.json is not a")
+
+
 def test_results_hold_rows_checks_and_their_origin(tmp_path: Path) -> None:
     setting = Setting(quick=True, data_dir=tmp_path)
     paths, checks = write_results(tmp_path, "two", setting, Made(OUTCOME))
