@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from retexo_fl.files import write_whole
+
+#: Of a run whose process is there, as far as it has said.
+ACTIVE: Final = frozenset({"running", "waiting"})
 
 
 def write_status(run: Path, state: str, error: str | None = None) -> None:
@@ -14,8 +18,9 @@ def write_status(run: Path, state: str, error: str | None = None) -> None:
 
     Args:
         run: The run directory.
-        state: ``running``, ``finished``, ``failed`` or ``interrupted``.
-        error: What ended a failed run.
+        state: ``running``, ``waiting`` (for the SuperLink), ``finished``, ``failed`` or
+            ``interrupted``.
+        error: What ended the run, or what it waits for, where that is known.
 
     Raises:
         OSError: It could not be written.
@@ -38,6 +43,6 @@ def correct_status(run: Path) -> None:
     path = run / "status.json"
     # A folder that cannot be written to, or read, stays as it is.
     with suppress(OSError, ValueError, LookupError, TypeError):
-        cut_off = json.loads(path.read_bytes())["state"] in {"running", "interrupted"}
+        cut_off = json.loads(path.read_bytes())["state"] in ACTIVE | {"interrupted"}
         if cut_off and (run / "result.json").exists():
             write_status(run, "finished")

@@ -15,6 +15,7 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, EngineFailed, RetexoError
 from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
+from retexo_fl.run_status import ACTIVE
 
 if TYPE_CHECKING:
     from retexo_fl.graph.parts.partition import GraphPartition
@@ -163,15 +164,20 @@ def note_end(run_path: Path, before: object, state: str, error: str | None) -> N
     """Write how the run ended, if its ServerApp was ended before it could."""
     from retexo_fl.federation.run_directory import RunDirectory
 
-    if mark_of(run_path / "status.json") == before or state_of(run_path) != "running":
+    if mark_of(run_path / "status.json") == before or state_of(run_path) not in ACTIVE:
         return
     RunDirectory(run_path).write_status(state, error)
 
 
 def state_of(run_path: Path) -> str:
     """Return the state in the ``status.json`` of a run."""
-    state: str = json.loads((run_path / "status.json").read_text(encoding="utf-8"))["state"]
-    return state
+    return status_of(run_path)[0]
+
+
+def status_of(run_path: Path) -> tuple[str, str]:
+    """Return the state and the reason, or nothing, in the ``status.json`` of a run."""
+    status = json.loads((run_path / "status.json").read_text(encoding="utf-8"))
+    return str(status["state"]), str(status["error"] or "")
 
 
 def mark_of(path: Path) -> tuple[int, int] | None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from retexo_fl.api.flower_run import follow, mark_of, named_error, note_end, state_of
+from retexo_fl.api.flower_run import follow, mark_of, named_error, note_end, state_of, status_of
 from retexo_fl.cli.sentences import complain
 from retexo_fl.cli.superlink import Address, RunState, SuperLink
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, EngineFailed, RunDirectoryError
 from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import EVENTS, Event
+from retexo_fl.run_status import ACTIVE
 
 if TYPE_CHECKING:
     from retexo_fl.config.profiles import Fitting
@@ -267,12 +268,18 @@ class _Watch:
     @property
     def expects_more(self) -> bool:
         """Whether there may still be something to show of a run that has ended."""
-        return self.state == "running" or (not self.is_here and self._streams())
+        return self.state in ACTIVE or (not self.is_here and self._streams())
 
     @property
     def state(self) -> str | None:
         """What this attempt has written of its state; None where it has not, or not here."""
         return state_of(self.run_path) if self.is_here else None
+
+    @property
+    def ended_by(self) -> str:
+        """What has ended an attempt that wrote that it was interrupted, or failed."""
+        reason = status_of(self.run_path)[1] if self.is_here else ""
+        return reason or _STOPPED
 
     def _show(self, event: Event) -> None:
         self.heard_s = time.monotonic()
@@ -296,7 +303,7 @@ def _watch_to_end(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
         if watch.state == "finished":
             return
         if watch.state in {"failed", "interrupted"}:
-            raise EngineFailed(_STOPPED)
+            raise EngineFailed(watch.ended_by)
         if time.monotonic() - max(asked_s, watch.heard_s) >= watch.ask_after_s:
             try:
                 state = superlink.state(run_id)
@@ -332,7 +339,7 @@ def _judge(state: RunState, watch: _Watch) -> None:
     watch.look()
     if watch.state == "interrupted":
         # The SuperLink may call that an unknown error.
-        raise EngineFailed(_STOPPED)
+        raise EngineFailed(watch.ended_by)
     if not state.completed:
         raise EngineFailed(f"the run ended as {state.status}: {' '.join(state.details.split())}")
 
@@ -342,12 +349,12 @@ def _stop(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
     try:
         superlink.stop(run_id)
     except EngineFailed as failure:
-        if watch.state in {None, "running"}:
+        if watch.state in ACTIVE | {None}:
             complain(f"run {run_id} could not be stopped and may still be running: {failure}")
     # What was written since the last look counts as well.
     watch.look()
     deadline = time.monotonic() + 2 * _END_GRACE_S
-    while time.monotonic() < deadline and watch.state == "running":
+    while time.monotonic() < deadline and watch.state in ACTIVE:
         watch.look()
         time.sleep(_LOOK_S)
     note_end(watch.run_path, watch.before, "interrupted", None)

@@ -206,6 +206,7 @@ def open_training(
         ledger=job.ledger,
         policy=WaitPolicy.of(config),
         on_silence=on_silence,
+        on_superlink=watch.on_superlink,
         clock=watch.clock,
     )
 

@@ -23,6 +23,7 @@ from retexo_fl.errors import ConfigurationError, RunDirectoryError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.federation.checkpoints import replace_file
+from retexo_fl.federation.ending import noted_ending
 from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.file_lock import locked_folder
@@ -97,15 +98,16 @@ def predict_in_place(
     with locked_folder(folder, within_s=_FREE_WITHIN_S):
         (folder / EVENTS_NAME).unlink(missing_ok=True)
         _note(folder, "running")
-        try:
-            summary = _predict(grid, config, task, listeners)
-        except Exception as error:
-            _note(folder, "failed", f"{type(error).__name__}: {error}")
-            raise
-        except BaseException:
-            # Ctrl-C, or Flower ends its ServerApp.
-            _note(folder, "interrupted")
-            raise
+        with noted_ending(lambda reason: _note(folder, "interrupted", reason)) as ending:
+            try:
+                summary = _predict(grid, config, task, listeners)
+            except Exception as error:
+                _note(folder, "failed", f"{type(error).__name__}: {error}")
+                raise
+            except BaseException:
+                # Ctrl-C, or Flower ends its ServerApp.
+                _note(folder, "interrupted", ending.reason)
+                raise
         _note(folder, "finished")
     return summary
 

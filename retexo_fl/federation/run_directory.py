@@ -293,7 +293,7 @@ class RunDirectory:
         return basis
 
     def write_status(self, state: str, error: str | None = None) -> None:
-        """Write ``status.json``: ``running``, ``finished``, ``failed`` or ``interrupted``.
+        """Write ``status.json``, as :func:`.run_status.write_status`.
 
         Raises:
             CheckpointError: It could not be written, and nothing else has ended the run.

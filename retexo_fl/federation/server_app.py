@@ -24,6 +24,7 @@ from retexo_fl.config import (
 from retexo_fl.config.profiles import SETTLED, Fitting, default_profile, leaving, profile_values
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.asking import THIS_MACHINE, Clock
+from retexo_fl.federation.ending import noted_ending
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.run_directory import (
@@ -238,18 +239,24 @@ def run_training(
 
 def _train(loop: ServerLoop, run: RunDirectory) -> None:
     run.write_status("running")
-    try:
-        with named_plugin_errors():
-            loop.train()
-    except Exception as error:
-        run.write_status("failed", f"{type(error).__name__}: {error}")
-        raise
-    except BaseException:
-        # Ctrl-C, or Flower ends its ServerApp: after `flwr stop`, or because its SuperLink ended.
-        run.write_status("interrupted")
-        raise
-    finally:
-        run.close()
+
+    def note(reason: str) -> None:
+        if not (run.path / "result.json").exists():
+            run.write_status("interrupted", reason)
+
+    with noted_ending(note) as ending:
+        try:
+            with named_plugin_errors():
+                loop.train()
+        except Exception as error:
+            run.write_status("failed", f"{type(error).__name__}: {error}")
+            raise
+        except BaseException:
+            # Ctrl-C, or Flower ends its ServerApp.
+            run.write_status("interrupted", ending.reason)
+            raise
+        finally:
+            run.close()
 
 
 def _check_repeated(given: Mapping[str, Scalar], stored: Mapping[str, Scalar], path: Path) -> None:

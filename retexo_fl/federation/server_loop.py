@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -17,6 +19,7 @@ from retexo_fl.client.api import Ticket
 from retexo_fl.client.moved import STRUCTURE
 from retexo_fl.config import RunConfig
 from retexo_fl.config.profiles import Fitting
+from retexo_fl.errors import CheckpointError
 from retexo_fl.federation.asking import (
     THIS_MACHINE,
     Clock,
@@ -89,6 +92,7 @@ class ServerLoop(Follower):
     #: When the last round ended, and how long was waited for answers until then.
     _ended_s: float = field(init=False, default=0.0)
     _waited_until_s: float = field(init=False, default=0.0)
+    _trains: bool = field(init=False, default=False)
 
     def greet(self) -> None:
         """Wait for the clients and learn the sizes of their parts; writes nothing.
@@ -99,7 +103,9 @@ class ServerLoop(Follower):
             RoundIncomplete: Clients are missing.
         """
         self._strategy = LazyMessagePassing(self.config, fitting=self.fitting, follower=self)
-        watch = Watch(clock=self.clock, on_wait=self._record_wait)
+        watch = Watch(
+            clock=self.clock, on_wait=self._record_wait, on_superlink=self._note_superlink
+        )
         self._joined = self._strategy.join(
             self.grid, self.job, on_silence=self._record_silence, watch=watch
         )
@@ -115,6 +121,7 @@ class ServerLoop(Follower):
         A resumed attempt repeats the exchanges of finished stages, since clients may have lost
         what they held in memory; where they have not, nothing is sent again.
         """
+        self._trains = True
         self.job.restore_weights(self._joined.schedule, self.run)
         if self.job.profile is not None:
             vectors = total_vectors(self._joined.clients.counted.values())
@@ -298,6 +305,18 @@ class ServerLoop(Follower):
                 open_s=round(exchange.open_s, 3),
             )
         )
+
+    def _note_superlink(self, answers: bool) -> None:
+        """Say in the run's status since when the SuperLink is silent, or that it answers again."""
+        if not self._trains:
+            return
+        # A full disk must not end what only waits.
+        with suppress(CheckpointError):
+            if answers:
+                self.run.write_status("running")
+            else:
+                since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+                self.run.write_status("waiting", f"waiting for the SuperLink since {since}")
 
     def stage_done(self, outcome: StageOutcome) -> None:
         """Write a finished stage's layers, and say how it ended."""

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,21 @@ KEYS = ("--clients", str(CLIENTS), "--hidden", "4", "--layers", "1")
 WAIT_S = 400.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A SuperLink, and where it is."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+
 @pytest.fixture
-def superlink(tmp_path: Path) -> Iterator[str]:
-    """Run a SuperLink and SuperNodes whose clients cut the graph themselves; return its address."""
+def superlink(tmp_path: Path) -> Iterator[Served]:
+    """Run a SuperLink, and SuperNodes whose clients cut the graph themselves."""
     port = free_ports(1)[0]
     with ExitStack() as stack:
         command = [program("flower-superlink"), "--insecure", "--port", str(port)]
-        stack.enter_context(running(tmp_path, "superlink", command))
+        process = stack.enter_context(running(tmp_path, "superlink", command))
         wait_for(lambda: answers(port))
         for client in range(CLIENTS):
             command = [
@@ -43,7 +52,7 @@ def superlink(tmp_path: Path) -> Iterator[str]:
                 *("--node-config", f"partition-id={client} num-partitions={CLIENTS}"),
             ]
             stack.enter_context(running(tmp_path, f"supernode-{client}", command))
-        yield f"127.0.0.1:{port}"
+        yield Served(address=f"127.0.0.1:{port}", process=process)
 
 
 @contextmanager
@@ -104,9 +113,16 @@ def ended(address: str, *more: str) -> tuple[int, str, str]:
     return process.returncode, told, complaints
 
 
-def test_a_replacing_run_is_stopped_and_resumed_to_the_same_bits(
-    superlink: str, tmp_path: Path
+def test_runs_end_with_their_superlink_or_are_resumed_to_the_same_bits(
+    superlink: Served, tmp_path: Path
 ) -> None:
+    # One after the other: the last leaves no SuperLink.
+    check_replacing(superlink.address, tmp_path)
+    check_killed_superlink(superlink, tmp_path)
+
+
+def check_replacing(superlink: str, tmp_path: Path) -> None:
+    """A run that replaces another is stopped, and resumed to the bits of an undisturbed one."""
     keys = {"clients": CLIENTS, "hidden": 4, "layers": 1}
     run = train(tmp_path / "run", **keys, rounds=1)
     new = (superlink, *KEYS, "--rounds", "2", "--out", str(run))
@@ -127,13 +143,35 @@ def test_a_replacing_run_is_stopped_and_resumed_to_the_same_bits(
         f"retexo: interrupted; go on with: retexo run --resume {run} --superlink {superlink} "
         "--insecure"
     )
-    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert "`flwr stop`" in status["error"]
 
     code, told, complaints = ended(superlink, "--resume", str(run))
     assert code == 0, complaints
     assert told.startswith("test accuracy ")
     assert events_of(run)[-1]["event"] == "finish"
     assert model_bytes(run) == model_bytes(train(tmp_path / "alone", **keys, rounds=2))
+
+
+def check_killed_superlink(superlink: Served, tmp_path: Path) -> None:
+    """ServerApp and command end soon, and both say why."""
+    run = tmp_path / "lost"
+    with start(superlink.address, *KEYS, "--rounds", "500", "--out", str(run)) as process:
+        try:
+            wait_for((run / "checkpoint.safetensors").exists)
+            superlink.process.kill()
+            begun = time.monotonic()
+            _, told = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    # Alone on the machine some ten seconds, most of which Flower's SuperExec takes to end.
+    assert time.monotonic() - begun < 120
+    assert process.returncode == 1
+    assert "retexo: error: the SuperLink is gone; start it again, then resume the run" in told
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert status["error"].startswith("the SuperLink is gone")
 
 
 def test_superlink_that_does_not_answer_is_told_in_a_line(tmp_path: Path) -> None:

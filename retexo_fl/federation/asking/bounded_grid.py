@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -21,6 +22,10 @@ from retexo_fl.errors import EngineFailed
 
 #: Longest time for which the SuperLink may be silent.
 PATIENCE_S: Final = 300.0
+#: After so long a silence it is told.
+_TOLD_AFTER_S: Final = 5.0
+#: A signal that another thread of this process has sent to it is handled between two looks.
+_LOOK_S: Final = 0.2
 #: Flower's first pause before it asks again for a piece of a reply that is on its way, and ours.
 _PIECE_PAUSE_S: Final = (1, 0.05)
 
@@ -32,12 +37,25 @@ class BoundedGrid:
 
     A call runs in a thread of its own. One that is given up continues until the process ends, which
     it is about to do.
+
+    Args:
+        grid: The grid.
+        patience_s: Longest time for which the SuperLink may be silent.
+        on_superlink: Called with False when it has been silent for some seconds, and with True
+            when it answers again.
     """
 
-    def __init__(self, grid: Grid, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        patience_s: float = PATIENCE_S,
+        on_superlink: Callable[[bool], None] = lambda answers: None,
+    ) -> None:
         _look_for_pieces_soon()
         self._grid = grid
         self._patience_s = patience_s
+        self._on_superlink = on_superlink
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that are connected."""
@@ -63,18 +81,33 @@ class BoundedGrid:
                 outcomes.put(([], error))
 
         threading.Thread(target=work, name="retexo-grid", daemon=True).start()
-        try:
-            values, error = outcomes.get(timeout=self._patience_s)
-        except queue.Empty as silence:
-            raise EngineFailed(
-                f"the SuperLink has not answered for {self._patience_s:g} s; start it again, then "
-                "resume the run"
-            ) from silence
+        values, error = self._first(outcomes)
         if isinstance(error, httpx.HTTPError):
             raise EngineFailed(f"the SuperLink does not serve this run ({error})") from error
         if error is not None:
             raise error
         return values[0]
+
+    def _first(self, outcomes: queue.SimpleQueue[_T]) -> _T:
+        """Return what comes, or raise once it takes too long."""
+        begun_s, is_told = time.monotonic(), False
+        while True:
+            try:
+                outcome = outcomes.get(timeout=min(_LOOK_S, self._patience_s))
+            except queue.Empty as silence:
+                silent_s = time.monotonic() - begun_s
+                if silent_s >= self._patience_s:
+                    raise EngineFailed(
+                        f"the SuperLink has not answered for {self._patience_s:g} s; start it "
+                        "again, then resume the run"
+                    ) from silence
+                if silent_s >= _TOLD_AFTER_S and not is_told:
+                    self._on_superlink(False)
+                    is_told = True
+            else:
+                if is_told:
+                    self._on_superlink(True)
+                return outcome
 
 
 def _look_for_pieces_soon() -> None:

@@ -44,6 +44,7 @@ class Messenger:
         policy: How long answers are waited for, and of how many clients.
         on_answer: Called with stage and purpose at every reply, for those who show progress.
         on_silence: Called every 30 s while a question waits for clients on other machines.
+        on_superlink: As in :class:`.BoundedGrid`.
         clock: The time by which it waits.
     """
 
@@ -55,10 +56,13 @@ class Messenger:
         policy: WaitPolicy,
         on_answer: Callable[[int, str], None] = lambda stage, purpose: None,
         on_silence: Callable[[Silence], None] = lambda silence: None,
+        on_superlink: Callable[[bool], None] = lambda answers: None,
         clock: Clock = THIS_MACHINE,
     ) -> None:
         self._clock = clock
-        self._post: Post = BoundedGrid(grid) if policy.clients_return else grid
+        self._post: Post = grid
+        if policy.clients_return:
+            self._post = BoundedGrid(grid, on_superlink=on_superlink)
         self._ledger = ledger
         self._policy = policy
         self._on_answer = on_answer

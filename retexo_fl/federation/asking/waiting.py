@@ -244,21 +244,23 @@ class OpenExchange:
     lacks: Mapping[int, int | None]
 
 
-def _report_nothing(exchange: OpenExchange) -> None:
+def _report_nothing(about: OpenExchange | bool) -> None:
     """Take no notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What goes with an exchange while it is open.
+    """What goes with an exchange while it is open, and with all that is asked.
 
     Attributes:
         clock: Its time.
         on_wait: Called from time to time with whom it waits for.
+        on_superlink: As in :class:`.BoundedGrid`.
     """
 
     clock: Clock = THIS_MACHINE
     on_wait: Callable[[OpenExchange], None] = _report_nothing
+    on_superlink: Callable[[bool], None] = _report_nothing
 
 
 UNWATCHED: Final = Watch()

@@ -22,16 +22,17 @@ _UNKNOWN = RunState(status="finished:failed", details="Task failed with\nunknown
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "reason", "told"),
     [
-        ("interrupted", "^the run .*stopped.*SuperLink"),
-        ("failed", r"finished:failed: Task failed with unknown error\.$"),
+        ("interrupted", None, "^the run .*stopped.*SuperLink"),
+        ("interrupted", "the SuperLink is gone", "^the SuperLink is gone$"),
+        ("failed", None, r"finished:failed: Task failed with unknown error\.$"),
     ],
 )
 def test_a_run_that_lost_its_superlink_is_told_from_a_failed_one(
-    tmp_path: Path, state: str, told: str
+    tmp_path: Path, state: str, reason: str | None, told: str
 ) -> None:
-    (tmp_path / "status.json").write_text(json.dumps({"state": state, "error": None}))
+    (tmp_path / "status.json").write_text(json.dumps({"state": state, "error": reason}))
     table = LiveTable(dataset="parts", model="sage", engine="deployment", quiet=True)
     with ExitStack() as stack:
         watch = _Watch(run_path=tmp_path, before=None, table=table, quiet=True, stack=stack)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -10,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
 
 from retexo_fl.errors import EngineFailed
+from retexo_fl.federation.asking import bounded_grid
 from retexo_fl.federation.asking.bounded_grid import BoundedGrid
 from retexo_fl.simulation.inline_grid import InlineGrid
 
@@ -57,6 +59,36 @@ def test_silence_is_a_named_failure() -> None:
     with pytest.raises(EngineFailed, match=r"the SuperLink has not answered for 0\.05 s"):
         BoundedGrid(SilentGrid(let_go), patience_s=0.05).get_node_ids()
     let_go.set()
+
+
+def test_silence_is_told_and_signals_are_handled_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounded_grid, "_TOLD_AFTER_S", 0.1)
+    let_go, told, signals = threading.Event(), [], []
+    grid = BoundedGrid(SilentGrid(let_go), on_superlink=told.append)
+
+    def interrupt() -> None:
+        # As Flower's watch of its parent does it, from a thread.
+        signal.raise_signal(signal.SIGUSR1)
+
+    def handle(_number: int, _frame: object) -> None:
+        signals.append([*told])
+        let_go.set()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        timer = threading.Timer(0.5, interrupt)
+        timer.start()
+        assert grid.get_node_ids() == []
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert signals == [[False]]
+    assert told == [False, True]
+    # One that answers at once is not spoken of.
+    assert list(grid.get_node_ids()) == []
+    assert told == [False, True]
 
 
 def test_refusal_is_a_named_failure_and_end_of_run_goes_through() -> None:

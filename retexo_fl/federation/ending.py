@@ -1,0 +1,113 @@
+"""How a ServerApp learns that it is to end: by Flower's signals, or because its parent is gone.
+
+Flower ends a ServerApp by a signal to its process. Five seconds after its handler was called, the
+process ends whatever it does, so what is to be noted is noted before. Flower sends none where its
+SuperExec died and was not reaped, as in a container whose first program reaps no process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType
+from typing import Final
+
+#: What Flower sends, and what a unit that is stopped sends to all of its processes.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_FLOWER: Final = "flwr"
+_GONE: Final = "the SuperLink is gone; start it again, then resume the run"
+_TERMINATED: Final = "the server's programs were stopped (SIGTERM)"
+_ENDED: Final = "the SuperLink ended the run: `flwr stop`, or it did not hear of its ServerApp"
+_LOOK_S: Final = 0.5
+#: In which Flower's own watch of the parent calls its handler.
+_FLOWER_WITHIN_S: Final = 2.0
+
+
+class Ending:
+    """What has ended a ServerApp from outside.
+
+    Attributes:
+        reason: In words; None while nothing has.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._parent = os.getppid()
+        self._over = threading.Event()
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the process that started this one has ended, reaped or not."""
+        return os.getppid() != self._parent
+
+    def handler(
+        self, note: Callable[[str], None], then: Callable[[int, FrameType | None], object]
+    ) -> Callable[[int, FrameType | None], None]:
+        """Return what to do at a signal: note why, then what was done at it before."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.is_orphan:
+                self.reason = _GONE
+            else:
+                self.reason = _TERMINATED if number == signal.SIGTERM else _ENDED
+            note(self.reason)
+            then(number, frame)
+
+        return handle
+
+    def watch_parent(self) -> None:
+        """Send the signal that Flower has not sent, once the parent is gone; until :meth:`end`."""
+        while not self._over.wait(_LOOK_S):
+            if self.is_orphan:
+                if not self._over.wait(_FLOWER_WITHIN_S) and self.reason is None:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    def end(self) -> None:
+        """Watch no longer."""
+        self._over.set()
+
+
+@contextmanager
+def noted_ending(note: Callable[[str], None]) -> Iterator[Ending]:
+    """Have Flower's end of this ServerApp noted before it is carried out.
+
+    Does nothing where Flower handles no signals: in one process, or in its simulation, whose
+    ServerApp is a thread.
+
+    Args:
+        note: Called with the reason, in the main thread between any two of its steps.
+    """
+    ending = Ending()
+    with ExitStack() as stack:
+        is_flowers = False
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                before = signal.getsignal(number)
+                if callable(before) and _is_flowers(before):
+                    ours = ending.handler(note, before)
+                    signal.signal(number, ours)
+                    stack.callback(_restore, number, ours, before)
+                    stack.callback(ending.end)
+                    is_flowers = True
+            if is_flowers:
+                threading.Thread(target=ending.watch_parent, daemon=True).start()
+        yield ending
+
+
+def _is_flowers(handler: Callable[..., object]) -> bool:
+    return getattr(handler, "__module__", "").partition(".")[0] == _FLOWER
+
+
+def _restore(
+    number: int,
+    ours: Callable[..., object],
+    before: Callable[[int, FrameType | None], object],
+) -> None:
+    """Let a signal do what it did before, unless Flower has changed that since."""
+    if signal.getsignal(number) is ours:
+        with suppress(ValueError):
+            signal.signal(number, before)

@@ -1,0 +1,76 @@
+"""What a ServerApp notes before Flower ends it: here a handler stands for Flower's."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+#: A ServerApp's process: notes, and ends as Flower does five seconds after its handler was called.
+_APP = """
+import os, signal, sys, time
+from pathlib import Path
+from retexo_fl.federation.ending import noted_ending
+
+def handler(number, frame):
+    os._exit(7)
+
+handler.__module__ = sys.argv[2]
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, handler)
+with noted_ending(Path(sys.argv[1]).write_text):
+    print("trains", flush=True)
+    time.sleep(60)
+"""
+
+
+def begun(note: Path, module: str = "flwr.supercore.exit") -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _APP, str(note), module], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "trains\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGINT, "`flwr stop`"), (signal.SIGTERM, "SIGTERM")]
+)
+def test_reason_is_noted_before_flower_ends_its_app(
+    tmp_path: Path, number: signal.Signals, reason: str
+) -> None:
+    with begun(tmp_path / "note") as process:
+        process.send_signal(number)
+        assert process.wait(20) == 7
+    assert reason in (tmp_path / "note").read_text()
+
+
+def test_handlers_of_others_are_left_alone(tmp_path: Path) -> None:
+    with begun(tmp_path / "note", "another.program") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 7
+    assert not (tmp_path / "note").exists()
+
+
+def test_an_app_whose_parent_is_gone_says_so_without_a_signal(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    command = [sys.executable, "-c", _APP, str(note), "flwr.supercore.exit"]
+    parent = f"import subprocess, os; subprocess.Popen({command!r}); os.read(0, 1)"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "trains\n"
+        process.kill()
+    deadline = time.monotonic() + 30
+    while not note.exists() or not note.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert note.read_text().startswith("the SuperLink is gone")
