@@ -7,10 +7,10 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,7 @@ _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
-    """What a client predicts for its N inner nodes, in the order of its part.
+    """What a client predicts for its N inner nodes, in the order of its part or :meth:`by_number`.
 
     Attributes:
         keys: [N] bytes, dtype ``S``.
@@ -54,6 +54,21 @@ class Predictions:
     def texts(self) -> dict[str, np.ndarray]:
         """[N] keys, and maybe types, by the name of their column."""
         return {"key": self.keys} | ({} if self.types is None else {"type": self.types})
+
+    def by_number(self) -> Self:
+        """Return the same with keys that are whole numbers ascending, 2 before 10, in each type."""
+        order = np.arange(len(self.keys))
+        types = np.zeros(len(self.keys)) if self.types is None else self.types
+        for one in np.unique(types):
+            rows = np.flatnonzero(types == one)
+            order[rows] = rows[_by_number(self.keys[rows])]
+        return replace(
+            self,
+            keys=self.keys[order],
+            answers=self.answers[order],
+            probabilities=None if self.probabilities is None else self.probabilities[order],
+            types=None if self.types is None else self.types[order],
+        )
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return [N] numbers by the name of their column, in order, after the keys."""
@@ -92,6 +107,13 @@ class LinkPredictions:
     shares: np.ndarray
     names: ClassVar[tuple[str, ...]] = ()
 
+    def by_number(self) -> Self:
+        """Return the same with keys that are whole numbers ascending, 2 before 10."""
+        order = _by_number(self.keys)
+        return replace(
+            self, keys=self.keys[order], others=self.others[order], shares=self.shares[order]
+        )
+
     @property
     def texts(self) -> dict[str, np.ndarray]:
         """[n] keys by the name of their column."""
@@ -104,6 +126,18 @@ class LinkPredictions:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything by the names that arrays have in a file."""
         return {**self.texts, **self.columns()}
+
+
+def _by_number(keys: np.ndarray) -> np.ndarray:
+    """Return the order of [n] keys by number if all are whole numbers of int64; else their own."""
+    try:
+        numbers = keys.astype(np.int64)
+    except (ValueError, OverflowError):
+        return np.arange(len(keys))
+    if not np.array_equal(numbers.astype("S"), keys):
+        # Such as 007, which is another key than 7.
+        return np.arange(len(keys))
+    return np.argsort(numbers, kind="stable")
 
 
 #: What a file is written of.
@@ -222,12 +256,14 @@ def check_written(predictions: Table, form: str, *, client: int) -> None:
 def write_predictions(folder: Path, client: int, predictions: Table, form: str) -> None:
     """Write predictions that :func:`check_written` found well to a client's file, as a whole.
 
+    Keys that are whole numbers ascend by number, as the rows of most tables do.
+
     Raises:
         CheckpointError: The file could not be written.
     """
     path = folder / predictions_name(client, form)
     try:
-        write_whole(path, _WRITERS[form](predictions), durable=True)
+        write_whole(path, _WRITERS[form](predictions.by_number()), durable=True)
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 

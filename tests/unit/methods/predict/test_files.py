@@ -172,3 +172,59 @@ def test_classes_are_written_by_name(tmp_path: Path, form: str) -> None:
     assert head == ["key", "class", *(f"p_{name}" for name in names)]
     mark = "'" if form == SPREADSHEET_CSV else ""
     assert [row[1] for row in rows] == [f"{mark if n[0] == '=' else ''}{n}" for n in expected]
+
+
+def in_file(folder: Path, given: files.Table) -> list[list[str]]:
+    write_predictions(folder, 0, given, "csv")
+    with (folder / "predictions-0.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+@pytest.mark.parametrize(
+    ("keys", "order"),
+    [
+        ([b"0", b"1", b"10", b"-3", b"2"], [3, 0, 1, 4, 2]),
+        # Texts that are no numbers as a person writes them, or too long for one.
+        ([b"1", b"10", b"007", b"2"], [0, 1, 2, 3]),
+        ([b"1", b"10", b"b", b"2"], [0, 1, 2, 3]),
+        ([b"1", b"10", b"99999999999999999999", b"2"], [0, 1, 2, 3]),
+        ([], []),
+    ],
+)
+def test_whole_numbers_ascend_in_a_file(
+    tmp_path: Path, keys: list[bytes], order: list[int]
+) -> None:
+    rows = len(keys)
+    shares = np.eye(5)[:rows]
+    given = Predictions(
+        keys=np.array(keys, dtype="S20"), answers=np.arange(rows), probabilities=shares
+    )
+    assert [(row[0].encode(), int(row[1])) for row in in_file(tmp_path, given)] == [
+        (keys[row], row) for row in order
+    ]
+    (tmp_path / "numbers").mkdir()
+    numbers = replace(given, probabilities=None)
+    assert [int(row[1]) for row in in_file(tmp_path / "numbers", numbers)] == order
+
+
+def test_whole_numbers_ascend_within_their_type(tmp_path: Path) -> None:
+    given = Predictions(
+        keys=np.array([b"10", b"9", b"x", b"1"]),
+        answers=np.arange(4),
+        types=np.array([b"paper", b"paper", b"author", b"author"]),
+    )
+    assert [row[2] for row in in_file(tmp_path, given)] == ["1", "0", "2", "3"]
+
+
+def test_links_of_a_node_stay_together_in_their_order(tmp_path: Path) -> None:
+    given = files.LinkPredictions(
+        keys=np.array([b"10", b"10", b"2", b"2"]),
+        others=np.array([b"4", b"3", b"8", b"1"]),
+        shares=np.array([0.9, 0.5, 0.8, 0.7]),
+    )
+    assert [row[:2] for row in in_file(tmp_path, given)] == [
+        ["2", "8"],
+        ["2", "1"],
+        ["10", "4"],
+        ["10", "3"],
+    ]
