@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,8 +24,12 @@ if TYPE_CHECKING:
     from retexo_fl.progress import LiveTable
     from retexo_fl.run_log.profile import ChosenProfile
 
+logger = logging.getLogger(__name__)
+
 #: Where the last lines of Flower's logs are kept when it fails.
 LOG_NAME: Final = "flower.log"
+#: From the end of its ServerApp to that of Flower, which takes some seconds.
+_END_WITHIN_S: Final = 30.0
 _TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
@@ -72,16 +78,24 @@ def run_on_flower(
         before = mark_of(run_path / "status.json")
         with table:
             look = follow(run_path / "metrics.jsonl", handle)
+            wait = EndWait(run_path, before)
+
+            def tick() -> None:
+                look()
+                wait.look()
+
             try:
                 run_flower_simulation(
                     config_values(config),
                     num_clients=config.clients,
-                    tick=look,
+                    tick=tick,
                     apps=with_folders(
                         training_apps(profile, overwrite=overwrite), scratch=scratch, parts=folder
                     ),
                     ray_address=ray_address,
                 )
+            except TrainingEnded:
+                logger.warning("Flower did not end after the training, and was ended")
             except EngineFailed as failure:
                 is_new = not config.resume
                 raise named_error(failure, run_path, before, is_new=is_new) from failure
@@ -89,6 +103,44 @@ def run_on_flower(
                 note_end(run_path, before, "interrupted", None)
                 raise
         keep_recipe(recipe, run_path)
+
+
+class TrainingEnded(Exception):
+    """A training has finished, and Flower's processes are still there."""
+
+
+class EndWait:
+    """Bounds the time that Flower takes to end after its ServerApp has ended.
+
+    It waits for its workers without limit, such as for one on a node that Ray has lost.
+
+    Args:
+        run_path: Run directory.
+        before: :func:`mark_of` its ``status.json`` when this attempt began.
+    """
+
+    def __init__(self, run_path: Path, before: object) -> None:
+        self._path = run_path
+        self._before = before
+        self._known: object = before
+        self._ended_s: float | None = None
+
+    def look(self) -> None:
+        """Note when the ServerApp has written how it ended.
+
+        Raises:
+            EngineFailed: It failed some time ago; the status says of what.
+            TrainingEnded: It finished some time ago.
+        """
+        mark = mark_of(self._path / "status.json")
+        if mark not in {self._before, self._known, None}:
+            self._known = mark
+            self._ended_s = None if state_of(self._path) in ACTIVE else time.monotonic()
+        if self._ended_s is None or time.monotonic() - self._ended_s < _END_WITHIN_S:
+            return
+        if state_of(self._path) == "finished":
+            raise TrainingEnded
+        raise EngineFailed(f"Flower did not end within {_END_WITHIN_S:g} s of its ServerApp")
 
 
 def _scratch(run_path: Path, ray_address: str) -> tempfile.TemporaryDirectory[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from retexo_fl.federation import records
 from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, Wrapper, named
 from retexo_fl.federation.asking.bounded_grid import BoundedGrid
 from retexo_fl.federation.asking.deliveries import Deliveries, Delivery, Post
+from retexo_fl.federation.asking.ray_nodes import RayNodes
 from retexo_fl.federation.asking.waiting import (
     THIS_MACHINE,
     Clock,
@@ -28,6 +30,7 @@ from retexo_fl.federation.asking.waiting import (
 )
 from retexo_fl.federation.records import content_volumes
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
+from retexo_fl.units import client_named
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class Messenger:
         self._post: Post = grid
         if policy.clients_return:
             self._post = BoundedGrid(grid, on_superlink=on_superlink)
+        self._nodes = RayNodes(clock)
         self._ledger = ledger
         self._policy = policy
         self._on_answer = on_answer
@@ -238,6 +242,8 @@ class Messenger:
             if is_quiet:
                 so_far = _so_far(purpose, len(known), answers, count)
                 self._check_time(wait, purpose, so_far, missing)
+                if not self._policy.clients_return:
+                    self._nodes.look(wait.silent_s, partial(str, so_far))
                 wait.pause()
             self.waited_s += self._clock.now_s() - looked_s
             for delivery, reply in came:
@@ -350,6 +356,8 @@ class Messenger:
         elif wait.is_over:
             came = self._last_look(question)
         else:
+            if not self._policy.clients_return:
+                self._nodes.look(wait.silent_s, lambda: client_named(question.open[0].client))
             if wait.is_report_due():
                 clients = tuple(sorted(delivery.client for delivery in question.open))
                 self._on_silence(Silence(question=asked, clients=clients))

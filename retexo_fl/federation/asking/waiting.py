@@ -171,6 +171,11 @@ class Wait:
         return self._clock.now_s() - self._begun_s
 
     @property
+    def silent_s(self) -> float:
+        """Seconds since there was news, or since it began."""
+        return self._clock.now_s() - self._news_s
+
+    @property
     def left_s(self) -> float:
         """Seconds until its end; 0 after it."""
         return max(0.0, self._timeout_s - self.elapsed_s)

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.api.flower_run import LOG_NAME, follow, mark_of, named_error
+from retexo_fl.api.flower_run import (
+    LOG_NAME,
+    EndWait,
+    TrainingEnded,
+    follow,
+    mark_of,
+    named_error,
+)
 from retexo_fl.errors import EngineFailed, PartitionError, RoundIncomplete, TrainingDiverged
 from retexo_fl.run_log.events import Event, Finished
 from retexo_fl.run_log.log import line_of
@@ -79,6 +86,30 @@ def test_named_error_notes_that_a_running_run_has_failed(tmp_path: Path) -> None
         "state": "failed",
         "error": "EngineFailed: the run failed: something",
     }
+
+
+@pytest.mark.parametrize(("state", "kind"), [("failed", EngineFailed), ("finished", TrainingEnded)])
+def test_flower_that_does_not_end_after_its_app_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, kind: type[Exception]
+) -> None:
+    run, now = tmp_path / "run", [100.0]
+    monkeypatch.setattr("retexo_fl.api.flower_run.time.monotonic", lambda: now[0])
+    write_status(run, state, None)  # of an earlier attempt
+    wait = EndWait(run, mark_of(run / "status.json"))
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+        wait.look()
+
+    passes(1000.0)
+    write_status(run, "running", None)
+    passes(1.0)
+    passes(1000.0)
+    write_status(run, state, None)
+    passes(1.0)
+    passes(29.0)
+    with pytest.raises(kind):
+        passes(2.0)
 
 
 def test_follow_hands_on_whole_lines_once(tmp_path: Path) -> None:
