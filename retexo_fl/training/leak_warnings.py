@@ -11,8 +11,8 @@ from typing import Final
 from retexo_fl.config import RunConfig
 from retexo_fl.units import format_count, format_counted
 
-#: Of a client with fewer train nodes the server reads most labels from one update in the clear
-#: (docs/privacy.md: 99 % of those with five to nine, 87 to 99 % of larger ones).
+#: Of a client with fewer train nodes the server reads almost all labels from one update in the
+#: clear (docs/measured/privacy.md, "Small clients").
 FEW_TRAIN_NODES: Final = 10
 #: Share of features of one client alone that is told where sums are in the clear, too.
 _TELLING_SHARE: Final = 0.05

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from retexo_fl.layers.aggregate import linear
 from retexo_fl.layers.base import GraphLayer, StageInput
 from retexo_fl.layers.directed import (
     DirectedSums,
@@ -15,6 +16,7 @@ from retexo_fl.layers.directed import (
 )
 from retexo_fl.layers.gat import GatAttention
 from tests.support.layer_contract import (
+    DROPOUT,
     NODES,
     OUTPUTS,
     WIDTH,
@@ -103,6 +105,23 @@ def attended(layer: GatAttention, inputs: StageInput, side: int) -> torch.Tensor
             if len(sources):
                 result[node] += powers / powers.sum() @ values[sources, head] / 3
     return result
+
+
+def test_dropout_acts_on_own_rows_and_on_rows_and_attention_of_both_directions() -> None:
+    layer, inputs = built(DirGatLayer), TestDirGatLayer().whole(3, "plain")
+    assert isinstance(layer, DirGatLayer)
+    batch = layer.batch(layer.prepare(inputs), np.arange(NODES))
+    expected = linear(batch.rows, batch.hashes, layer.weight, DROPOUT) + layer.bias
+    for attention, edges in ((layer.incoming, batch.incoming), (layer.outgoing, batch.outgoing)):
+        values = attention.values_of(edges, DROPOUT)
+        assert not torch.equal(values, attention.values_of(edges, None))
+        parts = (attention.source_attention, attention.target_attention)
+        there, here = ((values * part).sum(dim=2) for part in parts)
+        ends = there, here.index_select(0, edges.targets)
+        dropped = attention.summed(edges, values, ends, DROPOUT)
+        assert not torch.equal(dropped, attention.summed(edges, values, ends, None))
+        expected = expected + dropped
+    torch.testing.assert_close(layer(batch, DROPOUT), expected)
 
 
 @pytest.mark.parametrize("kind", [DirGcnLayer, DirSageLayer])
