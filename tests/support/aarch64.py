@@ -23,7 +23,7 @@ import pytest
 
 from retexo_fl import __version__
 from tests.support.agents import AgentProcess
-from tests.support.commands import ROOT, environment, program
+from tests.support.commands import ROOT, ended, environment, program, run_command
 
 #: Raspberry Pi OS takes Python from Debian: by its version, the release that has it.
 RELEASES: Final = {"3.11": "bookworm", "3.13": "trixie"}
@@ -76,18 +76,7 @@ class Aarch64:
 
     def run(self, *arguments: str | Path, timeout_s: float = START_S) -> str:
         """Run Python to its end, which must be good, and return what it printed."""
-        done = subprocess.run(
-            self.command(*arguments),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-6000:]}"
-        return done.stdout
+        return run_command(self.command(*arguments), timeout_s=timeout_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -233,18 +222,9 @@ def _tell_version(folder: Path) -> None:
 
 def _download(command: Sequence[str], *, cwd: Path) -> None:
     """Run a program that downloads; skip the test where nothing can be reached."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment({"UV_CACHE_DIR": str(cache_folder() / "uv")}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_DOWNLOAD_S,
-        check=False,
-    )
-    if done.returncode == 0:
+    variables = environment({"UV_CACHE_DIR": str(cache_folder() / "uv")})
+    code, said = ended(command, cwd=cwd, env=variables, timeout_s=_DOWNLOAD_S)
+    if code == 0:
         return
     unreachable = (
         "Temporary failure resolving",
@@ -252,9 +232,9 @@ def _download(command: Sequence[str], *, cwd: Path) -> None:
         "dns error",
         "error sending request",
     )
-    if any(sign in done.stdout for sign in unreachable):
-        pytest.skip(f"{command[0]} reaches nothing: {done.stdout.strip()[-200:]}")
-    raise AssertionError(f"{command}: exit code {done.returncode}\n{done.stdout[-4000:]}")
+    if any(sign in said for sign in unreachable):
+        pytest.skip(f"{command[0]} reaches nothing: {said.strip()[-200:]}")
+    raise AssertionError(f"{command}: exit code {code}\n{said[-4000:]}")
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:

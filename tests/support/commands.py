@@ -64,18 +64,18 @@ def environment(
     return found
 
 
-def run_command(
-    command: Sequence[str],
+def ended(
+    command: Sequence[str | Path],
     *,
-    cwd: Path,
+    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 200.0,
-) -> str:
-    """Run a program to its end and return what it printed; fail the test unless it exits with 0."""
+) -> tuple[int, str]:
+    """Run a program to its end; return its exit code, and all that it printed."""
     done = subprocess.run(
         command,
         cwd=cwd,
-        env=dict(env or environment()),
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -83,8 +83,20 @@ def run_command(
         timeout=timeout_s,
         check=False,
     )
-    assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout[-6000:]}"
-    return done.stdout
+    return done.returncode, done.stdout
+
+
+def run_command(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 200.0,
+) -> str:
+    """Run a program to its end and return what it printed; fail the test unless it exits with 0."""
+    code, said = ended(command, cwd=cwd, env=env or environment(), timeout_s=timeout_s)
+    assert code == 0, f"{command}: exit code {code}\n{said[-6000:]}"
+    return said
 
 
 def offline(command: Sequence[str]) -> list[str]:

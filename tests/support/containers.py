@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 from retexo_fl.simulation.flower_processes import children_of, process_table
-from tests.support.commands import environment, run_command
+from tests.support.commands import ended, environment, run_command
 from tests.support.host import Host
 from tests.support.part import wait_until
 
@@ -241,21 +241,15 @@ class Container:
         first = self._first()
         assert first, f"{self.name} has ended: {self.log.read_text()[-3000:]}"
         user = self.image.user
-        done = subprocess.run(
+        return ended(
             [
                 *("nsenter", "--target", str(first), "--mount", "--pid", "--net", "--root"),
                 *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"),
                 *("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"),
                 *(*self._environment(), *command),
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            timeout_s=timeout_s,
         )
-        return done.returncode, done.stdout
 
     def kill(self) -> None:
         """End it at once, as a lack of memory does."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tests.support.commands import ended
+
 #: Begins the name of every namespace of ours; the id of the test's process follows.
 PREFIX = "rtx"
 _COMMAND_S = 30.0
@@ -87,20 +89,9 @@ class Host:
         timeout_s: float = 60.0,
     ) -> str:
         """Run a program to its end and return what it said; fail unless it exits with 0."""
-        done = subprocess.run(
-            self.command(command),
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        said = done.stdout[-6000:]
-        assert done.returncode == 0, f"{self.name}: {command}: exit code {done.returncode}\n{said}"
-        return done.stdout
+        code, said = ended(self.command(command), env=env, cwd=cwd, timeout_s=timeout_s)
+        assert code == 0, f"{self.name}: {command}: exit code {code}\n{said[-6000:]}"
+        return said
 
     def popen(
         self,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, environment, program, search_path
+from tests.support.commands import ROOT, ended, environment, program, search_path
 from tests.support.host import Host
 from tests.support.part import wait_until
 
@@ -120,20 +120,12 @@ class MachineCopy:
         """
         assert self._keeper is not None
         enter = ["nsenter", f"--target={self._keeper.pid}", "--mount", "--net", "--root", "--wd"]
-        done = subprocess.run(
+        found, said = ended(
             [*enter, "bash", "-euo", "pipefail", "-c", f"cd\n{script}"],
             env={**environment(_PIP, runs_this_checkout=False), "HOME": str(HOME), "PATH": _path()},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            timeout_s=timeout_s,
         )
-        said = done.stdout
-        assert done.returncode == code, (
-            f"{self.host.name}: exit code {done.returncode}\n{script}\n{said[-6000:]}"
-        )
+        assert found == code, f"{self.host.name}: exit code {found}\n{script}\n{said[-6000:]}"
         return said
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.commands import ROOT, program
 from tests.support.deployment import CONNECTION, Deployment
+from tests.support.foreign_app import answers_to_foreign_app
 from tests.support.host import Host
 from tests.support.hosts import Hosts
 from tests.support.part import wait_until
@@ -23,52 +24,10 @@ from flwr.clientapp import ClientApp
 
 app = ClientApp()
 
-@app.query("hello")
+@app.query("other")
 def hello(message, context):
     agent = ConfigRecord({"agent": context.node_config["agent"]})
     return Message(RecordDict({"hello": agent}), reply_to=message)
-"""
-
-_SERVER = """
-import json, time
-from pathlib import Path
-from flwr.app import Message, RecordDict
-from flwr.serverapp import ServerApp
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    while len(nodes := list(grid.get_node_ids())) < 2:
-        time.sleep(0.1)
-    asked = [Message(RecordDict(), dst_node_id=n, message_type="query.hello") for n in nodes]
-    ids = set(grid.push_messages(asked))
-    told = {}
-    while ids:
-        for reply in grid.pull_messages(ids):
-            ids.discard(reply.metadata.reply_to_message_id)
-            told[reply.metadata.src_node_id] = reply.content["hello"]["agent"]
-        time.sleep(0.1)
-    Path(context.run_config["out"]).write_text(json.dumps(told))
-"""
-
-_PROJECT = """
-[project]
-name = "hello"
-version = "0.0.0"
-description = "Asks every client for the place of its agent"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "retexo"
-
-[tool.flwr.app.components]
-serverapp = "hello_app.server:app"
-clientapp = "hello_app.client:app"
-
-[tool.flwr.app.config]
-out = ""
 """
 
 
@@ -82,16 +41,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment
 
 def hello(federation: Deployment, folder: Path) -> dict[int, str]:
     """Ask both clients for the place of their agents; return it by node id."""
-    app = folder / "hello"
-    (app / "hello_app").mkdir(parents=True)
-    (app / "hello_app" / "__init__.py").touch()
-    (app / "hello_app" / "client.py").write_text(_CLIENT)
-    (app / "hello_app" / "server.py").write_text(_SERVER)
-    (app / "pyproject.toml").write_text(_PROJECT)
-    out = folder / "answers.json"
-    options = ("--stream", "-c", f'out="{out}"')
-    federation.flwr("run", app, CONNECTION, *options, timeout_s=120.0)
-    return {int(node): agent for node, agent in json.loads(out.read_text()).items()}
+    told = 'reply.content["hello"]["agent"]'
+    return answers_to_foreign_app(federation, folder, client=_CLIENT, told=told)
 
 
 def test_a_killed_superlink_comes_back_with_the_same_nodes(

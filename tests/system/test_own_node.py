@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.commands import program, run_command
 from tests.support.deployment import CONNECTION, Deployment
+from tests.support.foreign_app import answers_to_foreign_app
 from tests.support.hosts import Hosts
 from tests.support.limits import PERMISSIVE
 from tests.support.part import Part, wait_until
@@ -22,51 +23,13 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200
 CLIENTS = 2
 OPTIONS = ("--profile", "retexo", "--candidates", "none", "--hidden", "8", "--rounds", "1")
 
-#: Another app: asks every node, and writes down what comes back.
-_SERVER = """
-import json, time
-from pathlib import Path
-from flwr.app import Message, RecordDict
-from flwr.serverapp import ServerApp
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    while len(nodes := list(grid.get_node_ids())) < 2:
-        time.sleep(0.1)
-    asked = [Message(RecordDict(), dst_node_id=n, message_type="query.other") for n in nodes]
-    ids, told = set(grid.push_messages(asked)), {}
-    while ids:
-        for reply in grid.pull_messages(ids):
-            ids.discard(reply.metadata.reply_to_message_id)
-            told[reply.metadata.src_node_id] = reply.error.reason
-        time.sleep(0.1)
-    Path(context.run_config["out"]).write_text(json.dumps(told))
-"""
+#: Of another app.
 _CLIENT = """
 from pathlib import Path
 from flwr.clientapp import ClientApp
 
 Path("{mark}").touch()
 app = ClientApp()
-"""
-_PROJECT = """
-[project]
-name = "other"
-version = "0.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "somebody"
-
-[tool.flwr.app.components]
-serverapp = "other_app.server:app"
-clientapp = "other_app.client:app"
-
-[tool.flwr.app.config]
-out = ""
 """
 
 
@@ -111,15 +74,12 @@ def check_other_app(federation: Deployment, tmp_path: Path) -> None:
     federation.restart("superlink")
     for client in range(CLIENTS):
         wait_for_line(federation[f"agent-{client}"], "away_s=")
-    app = tmp_path / "other"
-    (app / "other_app").mkdir(parents=True)
-    (app / "other_app" / "__init__.py").touch()
-    (app / "other_app" / "client.py").write_text(_CLIENT.format(mark=tmp_path / "executed"))
-    (app / "other_app" / "server.py").write_text(_SERVER)
-    (app / "pyproject.toml").write_text(_PROJECT)
-    out = tmp_path / "answers.json"
-    federation.flwr("run", app, CONNECTION, "--stream", "-c", f'out="{out}"', timeout_s=120.0)
-    told = json.loads(out.read_text())
+    told = answers_to_foreign_app(
+        federation,
+        tmp_path,
+        client=_CLIENT.format(mark=tmp_path / "executed"),
+        told="reply.error.reason",
+    )
     assert len(told) == CLIENTS
     assert all("is of another app" in reason for reason in told.values())
     # Nothing of its bundle was run.
