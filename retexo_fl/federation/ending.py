@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,6 +19,8 @@ from typing import Final
 #: What Flower sends, and what a unit that is stopped sends to all of its processes.
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _FLOWER: Final = "flwr"
+#: Of the program that simulates.
+_SIMULATION: Final = "flwr.simulation.app"
 _GONE: Final = "the SuperLink is gone; start it again, then resume the run"
 _TERMINATED: Final = "the server's programs were stopped (SIGTERM)"
 _ENDED: Final = "the SuperLink ended the run: `flwr stop`, or it did not hear of its ServerApp"
@@ -66,6 +69,19 @@ class Ending:
                     os.kill(os.getpid(), signal.SIGINT)
                 return
 
+    def note_at_exit(self, note: Callable[[str], None]) -> None:
+        """Have it noted when Flower's simulation is ended; its ServerApp is a thread."""
+        with suppress(ImportError):
+            # Not published, so it may be elsewhere in another Flower, which then notes nothing.
+            from flwr.supercore.exit import add_exit_handler
+
+            def handle() -> None:
+                if not self._over.is_set():
+                    self.reason = _ENDED
+                    note(self.reason)
+
+            add_exit_handler(handle, run_before_force_exit=True)
+
     def end(self) -> None:
         """Watch no longer."""
         self._over.set()
@@ -75,27 +91,33 @@ class Ending:
 def noted_ending(note: Callable[[str], None]) -> Iterator[Ending]:
     """Have Flower's end of this ServerApp noted before it is carried out.
 
-    Does nothing where Flower handles no signals: in one process, or in its simulation, whose
-    ServerApp is a thread.
+    Does nothing in a process that is not Flower's.
 
     Args:
         note: Called with the reason, in the main thread between any two of its steps.
     """
     ending = Ending()
     with ExitStack() as stack:
-        is_flowers = False
+        stack.callback(ending.end)
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                before = signal.getsignal(number)
-                if callable(before) and _is_flowers(before):
-                    ours = ending.handler(note, before)
-                    signal.signal(number, ours)
-                    stack.callback(_restore, number, ours, before)
-                    stack.callback(ending.end)
-                    is_flowers = True
-            if is_flowers:
+            if _take_signals(ending, note, stack):
                 threading.Thread(target=ending.watch_parent, daemon=True).start()
+        elif _SIMULATION in sys.modules:
+            ending.note_at_exit(note)
         yield ending
+
+
+def _take_signals(ending: Ending, note: Callable[[str], None], stack: ExitStack) -> bool:
+    """Take over the signals that Flower handles, as long as a stack lasts; say if there are any."""
+    are_taken = False
+    for number in _SIGNALS:
+        before = signal.getsignal(number)
+        if callable(before) and _is_flowers(before):
+            ours = ending.handler(note, before)
+            signal.signal(number, ours)
+            stack.callback(_restore, number, ours, before)
+            are_taken = True
+    return are_taken
 
 
 def _is_flowers(handler: Callable[..., object]) -> bool:

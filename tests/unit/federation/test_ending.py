@@ -5,10 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+from retexo_fl.federation.ending import noted_ending
 
 #: A ServerApp's process: notes, and ends as Flower does five seconds after its handler was called.
 _APP = """
@@ -74,3 +79,44 @@ def test_an_app_whose_parent_is_gone_says_so_without_a_signal(tmp_path: Path) ->
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert note.read_text().startswith("the SuperLink is gone")
+
+
+def test_a_simulation_that_is_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, trains, ends = list[str](), threading.Event(), threading.Event()
+
+    def app() -> None:
+        with noted_ending(notes.append) as ending:
+            trains.set()
+            assert ends.wait(20)
+        assert ending.reason == (notes[0] if notes else None)
+
+    def simulated() -> None:
+        trains.clear()
+        ends.clear()
+        thread = threading.Thread(target=app)
+        thread.start()
+        assert trains.wait(20)
+        trigger_exit_handlers(run_before_force_exit=True)
+        ends.set()
+        thread.join()
+
+    simulated()
+    assert notes == []  # it is no program of Flower's
+    monkeypatch.setitem(sys.modules, "flwr.simulation.app", ModuleType("app"))
+    simulated()
+    assert ["`flwr stop`" in note for note in notes] == [True]
+
+
+def test_a_simulation_that_ended_by_itself_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setitem(sys.modules, "flwr.simulation.app", ModuleType("app"))
+
+    def app() -> None:
+        with noted_ending(notes.append):
+            pass
+
+    thread = threading.Thread(target=app)
+    thread.start()
+    thread.join()
+    trigger_exit_handlers(run_before_force_exit=True)
+    assert notes == []
