@@ -80,16 +80,17 @@ def test_a_whole_block_passes_and_is_counted(expected: BlockHeader | None) -> No
     assert (whole.block, whole.traffic) == (BLOCK, traffic)
 
 
-@pytest.mark.parametrize("place", range(len(STREAM)))
-def test_any_altered_byte_is_refused(place: int) -> None:
-    altered = bytearray(STREAM)
-    altered[place] ^= 0x20
+def test_any_altered_byte_is_refused() -> None:
     sizes = np.cumsum([0, *map(len, FRAMES)])
-    pieces = [bytes(altered[a:b]) for a, b in pairwise(sizes)]
-    with pytest.raises(RemoteProtocolError):
-        _after(pieces)
-    sound = sound_prefix(BLOCK.key, bytes(altered))
-    assert sound == _after(FRAMES[: int(np.searchsorted(sizes, place, side="right")) - 1])
+    for place in range(len(STREAM)):
+        altered = bytearray(STREAM)
+        altered[place] ^= 0x20
+        pieces = [bytes(altered[a:b]) for a, b in pairwise(sizes)]
+        with pytest.raises(RemoteProtocolError):
+            _after(pieces)
+        sound = sound_prefix(BLOCK.key, bytes(altered))
+        before = FRAMES[: int(np.searchsorted(sizes, place, side="right")) - 1]
+        assert sound == _after(before), place
 
 
 @pytest.mark.parametrize("length", range(0, len(STREAM), 13))
