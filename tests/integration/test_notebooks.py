@@ -23,7 +23,7 @@ ENDED_BY_VALIDATION = {
 
 
 #: Half a minute each, of what others begin with.
-LONG: Final = ("lazy-and-others", "three-branches")
+LONG: Final = ("lazy-and-others", "own-pyg-data", "three-branches")
 
 
 @pytest.mark.system

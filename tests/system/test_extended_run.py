@@ -30,6 +30,8 @@ def test_agents_train_on_as_one_process_does(tmp_path: Path) -> None:
     assert said(run) == said(out)
 
 
+# Agents train on above, and by day Flower's simulation trains in tests/system/test_engines.py.
+@pytest.mark.slow
 def test_flowers_simulation_trains_on_what_one_process_had_trained(tmp_path: Path) -> None:
     out = train(tmp_path / "run", **KEYS)
     retexo_fl.Run.open(out).extend(rounds=1, engine="flower", quiet=True)

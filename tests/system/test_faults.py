@@ -2,7 +2,10 @@
 
 Real programs on test hosts, as docs/deployment.md starts them. A fault that is not noticed proves
 nothing, so each is seen to fall where it is meant to. SuperLink and SuperNodes are killed by
-tests/system/test_masked_deployment.py.
+tests/system/test_masked_deployment.py, by day; this whole story is told at night, since each of its
+faults is met alone by day, without Flower's programs: blocks that are cut in test_meetings.py and
+test_kernel_training.py, agents killed in an exchange there and in test_peering.py, at each step in
+test_masked_crashes.py, full disks in test_stopping.py.
 """
 
 from __future__ import annotations
@@ -33,7 +36,12 @@ from tests.support.hosts import Hosts
 from tests.support.places import SERVER, host_names
 from tests.support.runs import curves_of, events_of, model_bytes, result_of
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.deployed,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]
 
 #: Dense vectors make the blocks of stage 0 seven frames long, many steps a round that takes time.
 OPTIONS = (
@@ -208,7 +216,6 @@ def test_an_agent_that_is_killed_in_a_round_computes_it_again(story: Story) -> N
     assert story.federation["agent-0"].said_now().count("restored job=") == 1
 
 
-@pytest.mark.slow
 def test_rounds_go_on_without_an_agent_that_is_away(story: Story) -> None:
     federation, run = story.federation, story.federation.folder / "quorum"
     size = ("--model", "sage", "--layers", "1", "--rounds", "8")

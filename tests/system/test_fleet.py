@@ -83,7 +83,9 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("supernode", ["flower", "agent"])
+# With SuperNodes each message starts a program of Flower's: masked trainings over these are by day
+# those of tests/system/test_masked_deployment.py and test_deployment_docs.py.
+@pytest.mark.parametrize("supernode", [pytest.param("flower", marks=pytest.mark.slow), "agent"])
 def test_a_rehearsal_trains_under_masks_to_the_bits_of_one_process(
     tmp_path: Path, supernode: str
 ) -> None:

@@ -180,6 +180,8 @@ def test_flower_engine_failure_tells_the_text_of_the_server_app(tmp_path: Path) 
     watcher.assert_nothing_left(at_least=5)
 
 
+# A killed SuperLink is noticed alike, below.
+@pytest.mark.slow
 def test_flower_engine_notices_a_killed_simulation(tmp_path: Path) -> None:
     watcher = Watcher(os.getpid())
     began = time.monotonic()
@@ -200,6 +202,8 @@ def test_flower_engine_notices_a_killed_superlink(tmp_path: Path) -> None:
     watcher.assert_nothing_left(at_least=4)
 
 
+# What is left is found by its record: by day in tests/unit/simulation/test_flower_processes.py.
+@pytest.mark.slow
 def test_flower_engine_cleans_up_after_a_killed_supervisor(tmp_path: Path) -> None:
     def kill(watcher: Watcher) -> None:
         if (tmp_path / "out.json").exists() and (pid := watcher.find(SUPERVISOR)):

@@ -15,7 +15,8 @@ from retexo_fl.federation.trained_model import read_trained_model
 from tests.support.commands import ROOT, program, run_command
 from tests.support.runs import model_bytes, train
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed]
+# By day a ServerApp trains the same without Flower's processes: tests/integration/test_strategy.py.
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.slow]
 EXAMPLE = ROOT / "examples" / "own_server_app"
 
 

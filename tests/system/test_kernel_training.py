@@ -127,6 +127,7 @@ def four(
         ("bns", "rows", {}),
     ],
 )
+@pytest.mark.each_choice
 def test_the_kernel_adds_what_one_process_adds(
     tmp_path: Path, four: list[AgentProcess], algorithm: str, plan: str, more: dict[str, Any]
 ) -> None:

@@ -1,4 +1,8 @@
-"""Flower on a Ray cluster that is there: both of its nodes compute, to the same bits."""
+"""Flower on a Ray cluster that is there: both of its nodes compute, to the same bits.
+
+Two of Ray's nodes are a minute and a half of CPU: each night. By day tests/system/test_engines.py
+trains over the Ray that a run starts, and tests/unit/simulation/ tests which one it takes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from retexo_fl.simulation.ray_cluster import check_answers
 from tests.support.runs import model_bytes
 from tests.system.test_flower_engine import arguments_of, wait_for
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 KEYS: dict[str, Any] = {
     **{"profile": "retexo", "clients": 4, "hidden": 8, "rounds": 2, "layers": 2, "quiet": True}
@@ -135,7 +139,6 @@ def test_a_cluster_that_is_there_trains_the_same_bits_on_both_nodes(
     assert cluster.raylets() == nodes
 
 
-@pytest.mark.slow
 def test_a_lost_node_is_named(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
