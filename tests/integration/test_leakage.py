@@ -33,6 +33,7 @@ from retexo_fl.simulation.inline_engine import run_clients
 from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.masked import MaskedUpdates, NoisedUpdates
 from tests.support.cli import TINY, CommandLine
+from tests.support.planted import planted
 from tests.support.typed_graphs import bank
 
 KEYS: dict[str, Any] = {
@@ -41,26 +42,6 @@ KEYS: dict[str, Any] = {
 }
 
 CLIP = 0.5
-
-
-def planted(*, clients: int, each: int, features: int, across: bool = True) -> dict[str, Any]:
-    """Return a graph of random rows, labels and edges: nothing but rows tells an inner edge."""
-    generator = np.random.default_rng(7)
-    owner = np.repeat(np.arange(clients), each)
-    edges = []
-    for client in range(clients):
-        # A ring: every node has two inner edges, and one to each other client.
-        order = generator.permutation(np.flatnonzero(owner == client))
-        edges.append(np.stack([order, np.roll(order, 1)]))
-        for other in range(client if across else 0):
-            ends = [generator.permutation(np.flatnonzero(owner == c)) for c in (client, other)]
-            edges.append(np.stack(ends))
-    return {
-        "x": generator.standard_normal((len(owner), features)).astype(np.float32),
-        "edge_index": np.concatenate(edges, axis=1),
-        "y": generator.integers(0, 3, len(owner)),
-        "owner": owner,
-    }
 
 
 def audited(graph: object, **values: Any) -> Leakage:
@@ -145,10 +126,13 @@ def test_of_small_clients_the_server_reads_all_and_of_their_sum_nothing() -> Non
     assert rows["clear"] >= 0.99
     assert rows["masked"] <= 0.5
     members = found_in(found, "membership, from an update")
-    assert members.by["clients"] == 20
+    # Of clients of so few candidates many are tried, since the area over one's is off by .2.
+    assert members.by["clients"] > 80
+    assert members.by["standard_error"] < 0.03
     assert members.clear >= 0.95
+    # What a sum of so few train nodes tells: test_members_of_sums.py has more of them.
     assert members.masked is not None
-    assert 0.4 <= members.masked <= 0.6
+    assert 0.55 <= members.masked <= 0.65
     (warning,) = (warning for warning in found.warnings if "train nodes" in warning)
     assert re.match(r"\d+ of 120 clients have fewer than 10 train nodes", warning)
     assert any("no two clients see edges" in reason for reason in found.not_played)
