@@ -53,6 +53,17 @@ def cohort_facts(agreement: Agreement, roles: Mapping[int, frozenset[str]]) -> d
     }
 
 
+def fewest_train_nodes(agreement: Agreement, counts: Mapping[int, Mapping[str, int]]) -> int:
+    """Return of how many train nodes the smallest sum is; 0 where no sum is of any.
+
+    Args:
+        agreement: Of the planned run.
+        counts: By client, how many nodes it has of each use.
+    """
+    summed = [cohort.members for cohort in agreement.cohorts if "train" in cohort.uses]
+    return min((sum(counts[client]["train"] for client in of) for of in summed), default=0)
+
+
 def is_not_enough(facts: Mapping[str, Any]) -> bool:
     """Return whether masks leave few clients in a sum where owners are unknown and machines flaky.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.api.plan_cohorts import cohort_facts
+from retexo_fl.api.plan_cohorts import cohort_facts, fewest_train_nodes
 from retexo_fl.client.answers import judged_types, sum_facts
 from retexo_fl.client.api import NUM_CACHED, CollectRequest, EvaluateRequest, TrainRequest
 from retexo_fl.client.moved import moved_length
@@ -38,9 +38,12 @@ def masked_facts(
     agreement = simulated_agreement(config, counts, tolerated=tolerated)
     roles = {client: brought(config, known) for client, known in counts.items()}
     size = masked_size(config, shape, parts, tolerated=tolerated)
+    # Noise hides members of sums; of links a sum is of edges.
+    shown = config.goal.splits_nodes and not config.update_dp
     return {
         **asdict(masked_volume(shape, size)),
         "cohorts": cohort_facts(agreement, roles),
+        **({"fewest_train_nodes": fewest_train_nodes(agreement, counts)} if shown else {}),
     }
 
 

@@ -131,6 +131,7 @@ def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
         cohort_table,
         features_sentence,
         masked_table,
+        members_sentence,
         warning_sentences,
     )
 
@@ -145,6 +146,7 @@ def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
         *told,
         cohort_table(cohorts),
         cohort_sentences(cohorts),
+        *filter(None, [members_sentence(facts["masked"])]),
     ]
 
 

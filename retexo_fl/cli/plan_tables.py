@@ -112,6 +112,17 @@ def cohort_sentences(facts: Mapping[str, Any]) -> str:
     return text
 
 
+def members_sentence(masked: Mapping[str, Any]) -> str:
+    """Say how many train nodes hide one of them; nothing where no sum is of any, or has noise."""
+    fewest = masked.get("fewest_train_nodes", 0)
+    if not fewest:
+        return ""
+    return (
+        f"Fewest train nodes in a sum: {format_count(fewest)}. The fewer, the better the server "
+        "finds\nout which nodes were trained on (docs/masked-sums.md)."
+    )
+
+
 def _shares(facts: Mapping[str, Any]) -> list[str]:
     return [f"{share:.2f}" for share in facts["share"].values()]
 

@@ -1,10 +1,10 @@
-"""What a masked sum tells of its members falls as the train nodes in it grow, whoever has them."""
+"""What a masked sum tells of its members follows from how many train nodes it has for a weight."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,15 +18,16 @@ from retexo_fl.leakage.watch import Watch
 from retexo_fl.simulation.inline_engine import make_channel, run_clients
 from tests.support.planted import planted
 
-KEYS: Final = {
+KEYS: Final[dict[str, Any]] = {
     **{"model": "sage", "layers": 1, "hidden": 16, "dropout": 0.0, "rounds": 2},
     **{"partitioner": "attribute:owner", "split": "random:0.25/0.25/0.5", "engine": "inline"},
 }
-#: By nodes of a client, of which a quarter are train nodes, and clients in a sum: the area that the
-#: last update's sum reaches (docs/measured/privacy.md), a mean of three seeds.
+#: By nodes of a client, of which a quarter are train nodes, features and clients in a sum: the area
+#: that the last update's sum reaches (docs/measured/privacy.md), a mean of three seeds.
 REACHED: Final = {
-    12: {5: 0.880, 10: 0.807, 20: 0.714, 60: 0.607, 120: 0.560, 240: 0.531},
-    48: {5: 0.716, 10: 0.649, 20: 0.593, 60: 0.540},
+    (12, 20): {5: 0.880, 10: 0.807, 20: 0.714, 60: 0.607, 120: 0.560, 240: 0.531},
+    (48, 20): {5: 0.716, 10: 0.649, 20: 0.593, 60: 0.540},
+    (48, 80): {5: 0.869, 10: 0.798, 20: 0.714, 60: 0.607, 120: 0.558},
 }
 #: Sums of each size are drawn until they have so many clients together.
 _CLIENTS_DRAWN: Final = 480
@@ -48,8 +49,8 @@ class Candidates(NamedTuple):
     updates: dict[int, np.ndarray]
 
 
-def trained(folder: Path, *, clients: int, each: int, seed: int) -> Candidates:
-    graph = planted(clients=clients, each=each, features=20, across=False)
+def trained(folder: Path, *, clients: int, each: int, features: int, seed: int) -> Candidates:
+    graph = planted(clients=clients, each=each, features=features, across=False)
     values = {**KEYS, "clients": clients, "seed": seed, "out": str(folder / "run")}
     asked = Asked(values=values, profile="retexo", graph=graph).of_run()
     loaded = asked.load(settled(asked), quiet=True)
@@ -102,13 +103,14 @@ def reached(found: Candidates, size: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 @pytest.mark.parametrize(
-    ("clients", "each"), [(480, 12), pytest.param(120, 48, marks=pytest.mark.slow)]
+    ("clients", "each", "features"),
+    [(480, 12, 20), *(pytest.param(120, 48, n, marks=pytest.mark.slow) for n in (20, 80))],
 )
 def test_members_of_a_sum_are_told_by_their_own_share_in_it(
-    tmp_path: Path, clients: int, each: int, seed: int
+    tmp_path: Path, clients: int, each: int, features: int, seed: int
 ) -> None:
-    found = trained(tmp_path, clients=clients, each=each, seed=seed)
-    for size, mean in REACHED[each].items():
+    found = trained(tmp_path, clients=clients, each=each, features=features, seed=seed)
+    for size, mean in REACHED[each, features].items():
         of_sums, of_others = reached(found, size)
         assert of_sums == pytest.approx(mean, abs=0.035), size
         # The graph and the weights tell nothing by themselves.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retexo_fl.api.plan_cohorts import cohort_facts, is_not_enough, size_for
+from retexo_fl.api.plan_cohorts import cohort_facts, fewest_train_nodes, is_not_enough, size_for
 from retexo_fl.masking.agreement import simulated
 
 ALL = frozenset({"train", "validation", "test", "nodes"})
@@ -48,3 +48,12 @@ def test_large_flaky_and_infiltrated_federations_are_warned() -> None:
 def test_data_that_no_sum_is_of_is_counted() -> None:
     roles = dict(enumerate([TEST] * 5 + [ALL] * 2))
     assert cohort_facts(simulated(roles, seed=0), roles)["lost"] == {"train": 2, "validation": 2}
+
+
+def test_the_smallest_sum_of_train_nodes_is_of_a_cohort_that_adds_up_some() -> None:
+    agreement = simulated(dict.fromkeys(range(10), ALL), seed=0)
+    counts = {client: {"train": client} for client in range(10)}
+    first, second = (sum(cohort.members) for cohort in agreement.cohorts)
+    assert fewest_train_nodes(agreement, counts) == min(first, second)
+    none = simulated(dict.fromkeys(range(5), TEST), seed=0)
+    assert fewest_train_nodes(none, {client: {"train": 0} for client in range(5)}) == 0
