@@ -18,6 +18,7 @@ from tests.bench import (
     precomputed_aggregate,
     samplers,
     segment_max,
+    slow_links,
     sparse_input,
     unified,
 )
@@ -65,6 +66,10 @@ BENCHES: Final = {
     "agent_channels": Bench(
         purpose="whole agents that exchange by TCP, by datagrams, and by the kernel path",
         run=agent_channels.run,
+    ),
+    "slow_links": Bench(
+        purpose="deployments over links with a delay beside the prediction of `retexo plan`",
+        run=slow_links.run,
     ),
     "masked_sums": Bench(
         purpose="masked sums: clients, server, bytes, and rounds with masks against without",

@@ -55,6 +55,10 @@ RATIOS = {
         "standard, 2 clients, 2 rounds: udp / tcp",
         "standard, 2 clients, 2 rounds: xdp / tcp",
     },
+    "slow_links": {
+        "one-shot, 50 ms: measured / predicted",
+        "one-shot, 50 ms: delays one after the other",
+    },
     "masked_sums": {
         "cohorts of 5: client of SecAgg+ / ours",
         "rounds of 10 clients, 8 bits: masked / not",
@@ -71,7 +75,7 @@ RATIOS = {
     },
 }
 #: Those that begin with seconds of other processes' imports.
-STARTS_PROCESSES = {"agent_channels", "flower_rounds", "unified"}
+STARTS_PROCESSES = {"agent_channels", "flower_rounds", "slow_links", "unified"}
 #: Those that measure their process; others need none of their own.
 MEASURES_ITSELF = STARTS_PROCESSES | {"activations"}
 
