@@ -8,13 +8,11 @@ process, it ends it where the first request fails, and it repeats requests witho
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import logging
 import ssl
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, Message
 from flwr.app.message import remove_content_from_message
-from flwr.common.config import get_fused_config_from_fab
 from flwr.common.serde import fab_from_proto, message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.fab_pb2 import GetFabRequest, GetFabResponse
 from flwr.proto.fleet_pb2 import (
@@ -42,6 +39,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_body,
@@ -62,16 +60,20 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
     push_objects,
 )
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import (
+    generate_key_pairs,
+    public_key_to_bytes,
+    sign_message,
+)
 from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from retexo_fl.client.log_lines import line, shown
 from retexo_fl.config import Scalar
 from retexo_fl.errors import EngineFailed, IdentityError, RemoteProtocolError, RetexoError
 from retexo_fl.federation.bounded_answers import AnswerTooLong, BoundedAnswers, Budget
-from retexo_fl.units import format_bytes
+from retexo_fl.federation.bundle_config import check_size, run_config
+from retexo_fl.federation.node_signature import NodeSignature
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +106,6 @@ _WHY: Final = (
 _MOST_PIECES: Final = 16_384
 _MOST_BUNDLE_BYTES: Final = 2**24
 _MOST_ANSWER_BYTES: Final = 2**21
-#: A bundle's pyproject.toml, and what a run says beside it.
-_MOST_CONFIG_BYTES: Final = 2**20
 
 #: Requests that name no run: nothing but the node depends on what comes of them.
 _OF_NODE: Final = (RegisterNodeFleetRequest, ActivateNodeRequest, PullMessagesRequest)
@@ -129,15 +129,15 @@ _CALLED: Final[tuple[tuple[Callable[..., Any], str], ...]] = (
         )
     ),
     (FleetHttpClient.close, "self"),
-    (NodeAuthHttpInterceptor, "private_key public_key"),
     (generate_key_pairs, ""),
     (public_key_to_bytes, "public_key"),
+    (sign_message, "private_key message"),
+    (now, ""),
     (remove_content_from_message, "message"),
     (message_from_proto, "message_proto"),
     (message_to_proto, "message"),
     (run_from_proto, "run_proto"),
     (fab_from_proto, "fab"),
-    (get_fused_config_from_fab, "fab_file run"),
     (get_all_nested_objects, "obj"),
     (get_object_tree, "obj"),
     (iterate_object_tree, "tree"),
@@ -248,13 +248,14 @@ class Connection:
         stopping: threading.Event,
     ) -> None:
         self._address, self._stopping, self._registers = address, stopping, key is None
-        keys = generate_key_pairs() if key is None else (key, key.public_key())
-        self._public_key = public_key_to_bytes(keys[1])
+        if key is None:
+            key, _ = generate_key_pairs()
+        self._public_key = public_key_to_bytes(key.public_key())
         self._pieces = Budget(0)
         self._answers = BoundedAnswers(tls, self._budget_of)
         self._client = FleetHttpClient(
             f"{'http' if tls is None else 'https'}://{address}",
-            interceptors=[NodeAuthHttpInterceptor(*keys), self._answers],
+            interceptors=[NodeSignature(key), self._answers],
             # What it would send by is not used.
             verify=False if tls is None else tls,
         )
@@ -420,12 +421,12 @@ class Connection:
         """
         request = GetRunRequest(node=self._node, run_id=run_id)
         told = self._ask(self._client.GetRun, request).run
-        _check_size("a run", told.ByteSize())
+        check_size("a run", told.ByteSize())
         run = run_from_proto(told)
         wanted = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run_id)
         bundle = fab_from_proto(self._ask(self._client.GetFab, wanted).fab).content
         with _read_from_server("a bundle that cannot be read"):
-            return dict(get_fused_config_from_fab(_config_alone(bundle), run))
+            return run_config(bundle, run.override_config)
 
     def reply(self, answer: Message, seconds: float) -> None:
         """Send an answer, which took so many seconds.
@@ -607,35 +608,6 @@ def _joined_bytes(contents: Mapping[str, bytes]) -> int:
             body = json.loads(get_object_body(content, Array))
             total += sum(sizes[index] for index in body["arraychunk_ids"])
     return total
-
-
-def _config_alone(bundle: bytes) -> bytes:
-    """Return a bundle of a bundle's pyproject.toml alone, whatever its sizes there are said to be.
-
-    Raises:
-        RemoteProtocolError: It is too long, or packed in another way than Flower does.
-    """
-    name, alone = "pyproject.toml", io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
-        entry = archive.getinfo(name)
-        # Others unpack a block whole.
-        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise RemoteProtocolError(
-                f"a bundle with compression {entry.compress_type}; expected deflated or stored"
-            )
-        with archive.open(entry) as file:
-            text = file.read(_MOST_CONFIG_BYTES + 1)
-    _check_size(f"a bundle's {name}", len(text))
-    with zipfile.ZipFile(alone, "w") as archive:
-        archive.writestr(name, text)
-    return alone.getvalue()
-
-
-def _check_size(name: str, size: int) -> None:
-    if size > _MOST_CONFIG_BYTES:
-        raise RemoteProtocolError(
-            f"{name} of more than {format_bytes(_MOST_CONFIG_BYTES)}; expected at most that"
-        )
 
 
 def _said(response: httpx.Response) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ FOREIGN = (
     # Compiler and kernels are for those who sample.
     *("numba", "llvmlite"),
 )
+#: What Flower's own SuperNode loads, and an agent in its place must not.
+OF_A_SUPERNODE = ("fastapi", "starlette", "pydantic", "requests", "uvicorn", "sqlalchemy", "torch")
+#: The most that its modules may take; connected it has 8 MB more. Flower's are 19 MB of it.
+MOST_OWN_NODE_BYTES = 106_000_000
 
 
 def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:
@@ -71,13 +76,16 @@ def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:
     assert told["peak_kib"] * 1024 < MOST_BYTES * 1.024
 
 
-def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
-    script = (
-        "import sys, retexo_fl.cli, retexo_fl.agent.process, retexo_fl.methods.whole.answers\n"
+def loaded_by(script: str) -> tuple[set[str], int]:
+    """Return the modules that a process has after ``script``, and its peak in bytes."""
+    told = (
+        "\nimport sys\n"
+        "lines = open('/proc/self/status').read().splitlines()\n"
+        "print(next(int(line.split()[1]) for line in lines if line.startswith('VmHWM')))\n"
         "print(*sorted(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script + told],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
@@ -85,5 +93,26 @@ def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
         timeout=500,
         check=True,
     )
-    loaded = {name for name in done.stdout.split() if name.partition(".")[0] in FOREIGN}
-    assert not loaded
+    peak, modules = done.stdout.splitlines()
+    return {*modules.split()}, int(peak) * 1024
+
+
+def packages(modules: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
+    modules, _ = loaded_by(
+        "import retexo_fl.cli, retexo_fl.agent.process, retexo_fl.methods.whole.answers"
+    )
+    assert not packages(modules) & {*FOREIGN}
+
+
+def test_an_agent_that_is_its_own_supernode_waits_in_little_memory() -> None:
+    modules, peak_bytes = loaded_by(
+        "import retexo_fl.cli.agent, retexo_fl.agent.process, retexo_fl.federation.own_node\n"
+        "from retexo_fl.federation import superlink_connection\n"
+        "superlink_connection.check()"
+    )
+    assert not packages(modules) & {*OF_A_SUPERNODE}
+    assert peak_bytes < MOST_OWN_NODE_BYTES
