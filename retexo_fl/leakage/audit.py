@@ -229,10 +229,10 @@ def _played(
                 "labels, rows and members from updates: only of one local step, and of nodes that "
                 "have one class"
             )
-        if config.update_dp and not config.has_rounds:
+        if config.update_dp and shape.basis_blocks:
             skipped.append(
-                f"labels and rows from products for a regression with noise (update-dp "
-                f"{config.update_dp:g}): what it promises is in docs/noise-on-sums.md"
+                f"features from sums for a basis with noise (update-dp {config.update_dp:g}): "
+                "what it promises is in docs/noise-on-sums.md"
             )
         found += [one for one in [single_contributors(config, shape, parts)] if one]
     with Step("playing what peers can read", quiet=quiet):
@@ -252,17 +252,19 @@ def _played(
 def _beside_no_noise(one: Finding, without: Finding, rounds: int) -> Finding:
     """Return what is reached of sums with noise, and say what would be of those without.
 
-    A guess is of those, too. What is reached is of one sum of ``rounds``, or of one a layer.
+    A guess is of those, too. What is reached is of one sum of ``rounds``, or of one a layer; of the
+    only one without rounds.
     """
     if without.masked is None:
         return one
+    played = f"sum a layer of {rounds} noised ones in all" if rounds else "noised sum"
     return replace(
         one,
         guess=without.guess,
         by={**one.by, "masked_without_noise": without.masked},
         note=(
             f"{one.note}; of the masked sum without its noise {without.masked:.2f}. Played on one "
-            f"sum a layer of {rounds} noised ones in all, whose clipping is not undone: no bound"
+            f"{played}, whose clipping is not undone: no bound"
         ),
     )
 

@@ -245,12 +245,15 @@ def _from_products(watch: Watch, classes: int) -> list[Finding]:
 
     With ``A`` (n, D + 1) the rows of train nodes with a one behind each, and ``Y`` (n, C) their
     classes as indicators, the last row of ``B = A' Y`` counts a client's labels; a column of it is
-    the sum of the rows of one class, which is a row where the class has one train node.
+    the sum of the rows of one class, which is a row where the class has one train node. Sums with
+    noise have no last row: the lengths of columns stand for it.
     """
     products = watch.products
     width = next(iter(products.values())).rows.shape[1]
-    sums = {client: _class_sums(one.sums, width, classes) for client, one in products.items()}
-    everybody = _summed(sums)
+    sums = {client: one.sums for client, one in products.items()}
+    told = {client: one.told for client, one in products.items()}
+    has_noise = any(one.noise is not None for one in products.values())
+    everybody = _class_sums(_summed(told), width, classes, counted=not has_noise)
     labels: dict[int, _Hit] = {}
     rows: dict[int, _Hit] = {}
     sizes: dict[int, int] = {}
@@ -259,18 +262,23 @@ def _from_products(watch: Watch, classes: int) -> list[Finding]:
             continue
         sizes[client] = n = len(one.rows)
         true = np.bincount(one.labels, minlength=classes)
-        views = sums[client], _summed(sums, watch.together(client)), everybody
+        own, cohort = (
+            _class_sums(of, width, classes, counted=not has_noise)
+            for of in (sums[client], _summed(told, watch.together(client)))
+        )
+        views = own, cohort, everybody
         labels[client] = _Hit(
             *(_shared(n * view[-1] / max(view[-1].sum(), 1.0), true) for view in views)
         )
         rows[client] = _Hit(*(_share_read(one, view) for view in views))
+    how = "by the lengths of their sums" if has_noise else "exactly"
     return [
         _by_clients(
             labels,
             sizes,
             attack="labels, from products for a regression",
             measure="share right",
-            note="counted by class, exactly; a guess knows the classes of all clients",
+            note=f"counted by class, {how}; a guess knows the classes of all clients",
         ),
         _by_clients(
             rows,
@@ -282,11 +290,19 @@ def _from_products(watch: Watch, classes: int) -> list[Finding]:
     ]
 
 
-def _class_sums(sums: np.ndarray, width: int, classes: int) -> np.ndarray:
-    """Return the (D + 1, C) sums of rows by class, and below them how many there are."""
-    begin = (width + 1) * (width + 2) // 2
-    found: np.ndarray = sums[begin : begin + (width + 1) * classes].reshape(width + 1, classes)
-    return found
+def _class_sums(sums: np.ndarray, width: int, classes: int, *, counted: bool) -> np.ndarray:
+    """Return the (D + 1, C) sums of rows by class, and below them how many there are.
+
+    Args:
+        sums: (S,) of products.
+        width: D.
+        classes: C.
+        counted: They tell how many; else the lengths of sums take the place of that.
+    """
+    rows = width + counted
+    begin = rows * (rows + 1) // 2
+    found: np.ndarray = sums[begin : begin + rows * classes].reshape(rows, classes)
+    return found if counted else np.vstack([found, np.linalg.norm(found, axis=0)])
 
 
 def _summed(by_client: Mapping[int, np.ndarray], clients: Sequence[int] = ()) -> np.ndarray:

@@ -35,9 +35,11 @@ from retexo_fl.config import RunConfig
 from retexo_fl.graph.features import Features
 from retexo_fl.layers.base import StageInput
 from retexo_fl.masking.agreement import Agreement
+from retexo_fl.masking.step import SharedStep
 from retexo_fl.masking.streams import Sums
 from retexo_fl.methods.ridge.answers import RidgeClient
 from retexo_fl.training.basis import parted
+from retexo_fl.training.clipped_products import clipped_rows
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.masked import step_of
@@ -94,13 +96,24 @@ class Products:
     Attributes:
         sums: (S,) as :func:`.gram_sums`: of ``A`` and ``Y``, whose ``S = (D + 1) (D + 2) / 2 +
             (D + 1) C`` values come first, and maybe more behind.
-        rows: (n, D) what they are of; likewise ``labels``: the server is told neither.
+            Those of nodes that all add as much (:mod:`~retexo_fl.training.clipped_products`) are
+            fewer.
+        rows: (n, D) what they are of, scaled where all add as much; likewise ``labels``: the server
+            is told neither.
         labels: (n,) classes.
+        noise: (S,) that the client added before they were masked; None without any, where rows are
+            as they are.
     """
 
     sums: np.ndarray
     rows: np.ndarray
     labels: np.ndarray
+    noise: np.ndarray | None = None
+
+    @property
+    def told(self) -> np.ndarray:
+        """The (S,) sums as they are masked."""
+        return self.sums if self.noise is None else self.sums + self.noise
 
 
 class Watch:
@@ -154,12 +167,16 @@ class Watch:
     def asked(self, client: GraphClient, request: Request[object]) -> np.ndarray | None:
         """Return the (P,) weights of a round's request, which are known before it is answered."""
         self.shape = client.shape
-        if not (self._keeps_updates and isinstance(request, TrainRequest)):
+        if not (self._keeps_updates and isinstance(request, TrainRequest | GramRequest)):
             return None
-        size = num_weights(client.shape, request.ticket.stage)
-        weights = client.weights.of_request(request, size)
+        weights = None
+        if isinstance(request, TrainRequest):
+            size = num_weights(client.shape, request.ticket.stage)
+            weights = client.weights.of_request(request, size)
+            if weights is None:
+                return None
         masks = client.masks
-        if isinstance(masks, ClientMasks) and masks.noise is not None and weights is not None:
+        if isinstance(masks, ClientMasks) and masks.noise is not None:
             # What is masked next is noted as the server would have it of this client alone.
             adding = masks.noise
             if isinstance(adding, _NotedNoise):
@@ -238,6 +255,21 @@ class Watch:
         noted.updates[index] = np.array(dense)
         noted.examples[index] = answer.examples
 
+    def note_noised_products(
+        self, client: GraphClient, request: GramRequest, numbers: tuple[Sums, Sums]
+    ) -> None:
+        """Keep sums of products before noise was added to them, and that noise."""
+        assert isinstance(client, RidgeClient)
+        unit = SharedStep.read(request.steps).unit
+        before, after = (one.form.ring.signed(one.narrow) * unit for one in numbers)
+        train = client.part.nodes.train
+        self.products[client.part.graph.client] = Products(
+            sums=before,
+            rows=clipped_rows(client.rows_of_products(request.ticket)[train], self._clip),
+            labels=np.asarray(client.part.nodes.labels)[train],
+            noise=after - before,
+        )
+
     def note_noise(
         self,
         client: GraphClient,
@@ -266,6 +298,10 @@ class Watch:
                 for stage, rounds in self.rounds.items()
             },
         )
+        same.products = {
+            client: one if one.noise is None else replace(one, noise=np.zeros_like(one.noise))
+            for client, one in self.products.items()
+        }
         return same
 
     def _round(
@@ -289,12 +325,14 @@ class _NotedNoise:
 
     watch: Watch
     client: GraphClient
-    weights: np.ndarray
+    weights: np.ndarray | None
     adding: Callable[[Request[Any], Sums, bytes, int], Sums]
 
     def __call__(self, request: Request[Any], numbers: Sums, told: bytes, honest: int) -> Sums:
         noised = self.adding(request, numbers, told, honest)
-        if isinstance(request, TrainRequest):
+        if isinstance(request, GramRequest):
+            self.watch.note_noised_products(self.client, request, (numbers, noised))
+        elif isinstance(request, TrainRequest) and self.weights is not None:
             self.watch.note_noise(self.client, request, self.weights, (numbers, noised))
         return noised
 

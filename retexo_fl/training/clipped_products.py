@@ -95,12 +95,18 @@ def clipped_direction_sums(rows: Features, directions: np.ndarray, clip: float) 
     return clip * _dense(unit.T @ along)
 
 
-def _products(rows: np.ndarray, labels: np.ndarray, classes: int, clip: float) -> np.ndarray:
+def clipped_rows(rows: np.ndarray, clip: float) -> np.ndarray:
+    """Return the (n, D) float64 rows ``r u`` of nodes, scaled so that each adds ``clip``."""
     unit = _unit_rows(rows)
     assert isinstance(unit, np.ndarray)
     fourth = np.square(np.square(unit)).sum(axis=1)
     squares = 2 * clip**2 / (1 + np.sqrt(1 + 2 * (1 + fourth) * clip**2))
-    scaled = unit * np.sqrt(squares)[:, None]
+    scaled: np.ndarray = unit * np.sqrt(squares)[:, None]
+    return scaled
+
+
+def _products(rows: np.ndarray, labels: np.ndarray, classes: int, clip: float) -> np.ndarray:
+    scaled = clipped_rows(rows, clip)
     upper = (scaled.T @ scaled)[np.triu_indices(scaled.shape[1])]
     return np.concatenate([upper, (scaled.T @ indicators(labels, classes)).reshape(-1)])
 

@@ -180,13 +180,28 @@ def test_products_for_a_regression_are_the_row_of_a_single_train_node() -> None:
     assert rows.guess == 0.0
 
 
-def test_noised_products_are_not_played_and_it_is_said() -> None:
-    graph = planted(clients=4, each=40, features=16, across=False)
-    keys = {"clients": 4, "profile": "one-shot", "update_dp": 4.0}
+def test_noised_products_are_played_as_the_server_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The same noise each time.
+    monkeypatch.setattr("retexo_fl.client.factory.secret_in", lambda path: bytes(32))
+    monkeypatch.setattr("retexo_fl.federation.job_state.secrets.token_hex", lambda size: "0" * 12)
+    graph = planted(clients=12, each=6, features=16, across=False)
+    keys = {"clients": 12, "profile": "one-shot", "update_dp": 1.0, "update_dp_clip": 1.0}
     found = audited(graph, **keys)
     assert found.is_masked
-    assert any("regression with noise (update-dp 4)" in reason for reason in found.not_played)
-    assert not any("products" in one.attack for one in found.findings)
+    labels, rows = (
+        found_in(found, f"{what}, from products for a regression") for what in ("labels", "rows")
+    )
+    # Of one train node a client's own sums are its row in the column of its class.
+    assert of_size(labels, "1")["clear"] == 1.0
+    assert of_size(rows, "1") == {"clear": 1.0, "masked": 0.0}
+    for one in (labels, rows):
+        assert "Played on one noised sum, whose" in one.note
+    # Without noise lengths of sums tell more of a cohort than of all clients; with it, less.
+    assert labels.guess <= 0.6 < labels.by["masked_without_noise"]
+    assert labels.masked is not None
+    assert labels.masked < labels.by["masked_without_noise"] - 0.05
 
 
 #: With fewer questions than an audit asks.
