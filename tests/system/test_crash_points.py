@@ -19,7 +19,11 @@ pytestmark = pytest.mark.system
 
 #: At every round, waited for; at every round, in the thread; as often as a user's run.
 PACES = {"waited": (0.0, False), "threaded": (0.0, True), "timed": (1.0, True)}
-KEYS: dict[str, Any] = {"rounds": 2, "clients": 2, "hidden": 8, "model": "gcn"}
+KEYS: dict[str, Any] = {
+    # Small: a run for each point, and one more that goes on.
+    **{"dataset": "synthetic:nodes=120,edges=400,classes=3,features=24,words=6,signal=0.6"},
+    **{"rounds": 2, "clients": 2, "hidden": 8, "model": "gcn"},
+}
 #: Every kind of message: a basis of sums, coded updates, weights and vectors.
 LEAN: dict[str, Any] = {
     **KEYS,
@@ -28,7 +32,10 @@ LEAN: dict[str, Any] = {
     **{"update_bits": 8, "weight_bits": 4, "row_bits": 8},
 }
 #: No round: both exchanges, and sums of products.
-ONE_SHOT: dict[str, Any] = {**profile_keys("one-shot"), "clients": 2, "model": "gcn"}
+ONE_SHOT: dict[str, Any] = {
+    **profile_keys("one-shot"),
+    **{key: KEYS[key] for key in ("dataset", "clients", "model")},
+}
 #: Weights and updates in few bits where clients wait for each other within a round.
 TOGETHER: dict[str, Any] = {**KEYS, "algorithm": "standard", "update_bits": 8, "weight_bits": 4}
 #: What is killed at every message.

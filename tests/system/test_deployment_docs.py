@@ -219,9 +219,8 @@ def promised_lines() -> list[str]:
     return lines
 
 
-def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
-    machines: Machines,
-) -> None:
+def trained_by_hand(machines: Machines) -> list[Seat]:
+    """Follow the page by hand; return its seats as they are at its end."""
     server, *clients = machines(2)
     seats = seats_of(server, clients)
     said = Reader(BY_HAND, seats).follow()
@@ -229,19 +228,29 @@ def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
         assert line in said
     result = result_of(server.home / "federation" / "runs" / "first")
     assert (result["engine"], result["clients"]) == ("deployment", 2)
+    return seats
 
+
+def test_the_page_leads_to_a_trained_model_by_hand(machines: Machines) -> None:
+    trained_by_hand(machines)
+
+
+# Units that are installed by day: tests/system/test_fleet.py; what they train is that by hand.
+@pytest.mark.slow
+def test_the_next_page_makes_services_of_it(machines: Machines) -> None:
+    seats = trained_by_hand(machines)
     root = {"RETEXO": f"{HOME}/retexo-fl", "FEDERATION": f"{HOME}/federation"}
     for seat in seats:
         seat.values = {key: seat.values[key] for key in seat.values if key != "ADDRESS"} | root
     Reader(AS_SERVICES, seats, rounds=1).follow()
-    result = result_of(server.path("/var/lib/retexo/runs/second"))
+    result = result_of(seats[0].machine.path("/var/lib/retexo/runs/second"))
     assert (result["engine"], result["clients"]) == ("deployment", 2)
 
 
 def test_three_owners_train_with_masked_sums(machines: Machines) -> None:
     server, *branches = machines(3)
     seats = seats_of(server, branches)
-    said = Reader(OWNERS, seats, rounds=2).follow()
+    said = Reader(OWNERS, seats, rounds=1).follow()
     assert len(set(re.findall(r"^agreed .*$", said, re.M))) == 1
     run = server.home / "federation" / "runs" / "first"
     assert (result_of(run)["engine"], result_of(run)["clients"]) == ("deployment", 3)

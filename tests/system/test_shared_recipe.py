@@ -70,12 +70,10 @@ def share(folder: Path, name: str, *options: str, summary: str = "") -> list[str
     ]
 
 
-def test_all_clients_get_the_recipe_of_the_whole_table(
-    superlink: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    retexo = CommandLine(capfd)
-    whole = write_sites(tmp_path, THREE)
-    identities, roster = make_members(tmp_path / "keys", len(THREE))
+def owners_with_summaries(retexo: CommandLine, folder: Path) -> Path:
+    """Write the owners' roster, and a table and a summary of each; return the whole table."""
+    whole = write_sites(folder, THREE)
+    identities, roster = make_members(folder / "keys", len(THREE))
     everyone = roster.members.keys()
     federation = agreed(
         roster,
@@ -83,27 +81,23 @@ def test_all_clients_get_the_recipe_of_the_whole_table(
         digests=dict.fromkeys(everyone, NO_PART),
         uses=dict.fromkeys(everyone, frozenset({"nodes"})),
     )
-    (tmp_path / "roster.toml").write_text(federation.text())
+    (folder / "roster.toml").write_text(federation.text())
     for name in THREE:
-        table = tmp_path / f"{name}.csv"
-        options = ("--drop", "code", "--out", tmp_path / f"{name}.json")
+        table = folder / f"{name}.csv"
+        options = ("--drop", "code", "--out", folder / f"{name}.json")
         retexo.done("features", "summarise", table, *options)
+    return whole
+
+
+def test_all_clients_get_the_recipe_of_the_whole_table(
+    superlink: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    retexo = CommandLine(capfd)
+    whole = owners_with_summaries(retexo, tmp_path)
     retexo.done(
         "features", "fit", whole, *CHOICE, "--drop", "code", "--out", tmp_path / "whole.toml"
     )
     expected = (tmp_path / "whole.toml").read_bytes()
-    # In the clear. One that has other columns ends the command, in a line; no recipe goes out.
-    other = ("--drop", "code,country", "--out", tmp_path / "other.json")
-    retexo.done("features", "summarise", tmp_path / "south.csv", *other)
-    clear = ("--secure-aggregation", "none")
-    with ExitStack() as stack:
-        for name, summary in (("north", "north"), ("south", "other"), ("west", "west")):
-            command = share(tmp_path, name, *clear, summary=summary)
-            stack.enter_context(running(tmp_path, f"clear-{name}", command))
-        failed = fit(superlink, tmp_path / "made.toml", *clear)
-    assert failed.returncode == 2, failed.stderr
-    assert "column 'country' is missing" in failed.stderr.splitlines()[-1]
-    assert not list(tmp_path.glob("*-recipe.toml"))
     # Under masks, which both ends choose by themselves.
     with ExitStack() as stack:
         shares = [
@@ -126,6 +120,27 @@ def test_all_clients_get_the_recipe_of_the_whole_table(
         said = (tmp_path / f"share-{name}.log").read_text()
         assert masked in said
         assert "peers.toml: classes = 2, features = " in said
+
+
+# What the server refuses, without Flower's programs: tests/integration/test_shared_recipe.py.
+@pytest.mark.slow
+def test_a_client_that_has_other_columns_ends_the_command(
+    superlink: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In the clear: in a line, and no recipe goes out."""
+    retexo = CommandLine(capfd)
+    owners_with_summaries(retexo, tmp_path)
+    other = ("--drop", "code,country", "--out", tmp_path / "other.json")
+    retexo.done("features", "summarise", tmp_path / "south.csv", *other)
+    clear = ("--secure-aggregation", "none")
+    with ExitStack() as stack:
+        for name, summary in (("north", "north"), ("south", "other"), ("west", "west")):
+            command = share(tmp_path, name, *clear, summary=summary)
+            stack.enter_context(running(tmp_path, f"clear-{name}", command))
+        failed = fit(superlink, tmp_path / "made.toml", *clear)
+    assert failed.returncode == 2, failed.stderr
+    assert "column 'country' is missing" in failed.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob("*-recipe.toml"))
 
 
 def test_a_share_that_is_stopped_leaves_no_socket(
