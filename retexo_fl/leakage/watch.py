@@ -27,6 +27,7 @@ from retexo_fl.client.api import (
     Request,
     TrainAnswer,
     TrainRequest,
+    question_of,
 )
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.masks import ClientMasks
@@ -167,7 +168,7 @@ class Watch:
     def asked(self, client: GraphClient, request: Request[object]) -> np.ndarray | None:
         """Return the (P,) weights of a round's request, which are known before it is answered."""
         self.shape = client.shape
-        if not (self._keeps_updates and isinstance(request, TrainRequest | GramRequest)):
+        if not self._keeps_updates:
             return None
         weights = None
         if isinstance(request, TrainRequest):
@@ -330,8 +331,9 @@ class _NotedNoise:
 
     def __call__(self, request: Request[Any], numbers: Sums, told: bytes, honest: int) -> Sums:
         noised = self.adding(request, numbers, told, honest)
-        if isinstance(request, GramRequest):
-            self.watch.note_noised_products(self.client, request, (numbers, noised))
+        if question_of(request).answer is GramAnswer:
+            asked = cast("GramRequest", request)
+            self.watch.note_noised_products(self.client, asked, (numbers, noised))
         elif isinstance(request, TrainRequest) and self.weights is not None:
             self.watch.note_noise(self.client, request, self.weights, (numbers, noised))
         return noised
