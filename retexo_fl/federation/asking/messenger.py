@@ -66,7 +66,7 @@ class Messenger:
         self._post: Post = grid
         if policy.clients_return:
             self._post = BoundedGrid(grid, on_superlink=on_superlink)
-        self._nodes = RayNodes(clock)
+        self._nodes = RayNodes(grid, clock)
         self._ledger = ledger
         self._policy = policy
         self._on_answer = on_answer

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from flwr.serverapp import Grid
+
 from retexo_fl.errors import EngineFailed
 from retexo_fl.federation.asking.waiting import Clock
 
@@ -26,13 +28,16 @@ Address = tuple[str, int]
 
 
 class RayNodes:
-    """The nodes of the cluster that this process drives, if it drives one.
+    """The nodes of the cluster on which Flower simulates clients, if it does so here.
 
     Args:
-        clock: The time by which they are waited for.
+        grid: The way to the clients.
+        clock: The time by which nodes are waited for.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, grid: Grid, clock: Clock) -> None:
+        # By name: Flower does not publish the class.
+        self._is_simulation = type(grid).__name__ == "InMemoryGrid"
         self._clock = clock
         self._there: list[Address] = []
         self._silent_since_s: dict[Address, float] = {}
@@ -49,7 +54,7 @@ class RayNodes:
             EngineFailed: A node that was there is not there any longer.
         """
         now_s = self._clock.now_s()
-        if now_s < self._look_at_s:
+        if not self._is_simulation or now_s < self._look_at_s:
             return
         self._look_at_s = now_s + _LOOK_EVERY_S
         if not self._there:

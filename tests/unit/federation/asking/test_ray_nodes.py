@@ -20,6 +20,10 @@ from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.hand_clock import HandClock
 
 
+class InMemoryGrid(InlineGrid):
+    """Has the name of Flower's grid of a simulation."""
+
+
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
     """Have this process drive a cluster of two nodes, and one that was lost long ago."""
@@ -46,7 +50,7 @@ def look_until(nodes: RayNodes, clock: HandClock, *, at_most_s: float, since_s: 
 
 def test_lost_node_is_named_after_some_seconds_of_silence(cluster: list[socket.socket]) -> None:
     clock = HandClock()
-    nodes = RayNodes(clock)
+    nodes = RayNodes(InMemoryGrid(ClientApp(), 2, {}), clock)
     nodes.look(0.0, str)
     where = cluster[1].getsockname()[1]
     begun = clock.now_s()
@@ -60,34 +64,45 @@ def test_lost_node_is_named_after_some_seconds_of_silence(cluster: list[socket.s
 
 def test_nodes_matter_only_while_nothing_is_heard(cluster: list[socket.socket]) -> None:
     clock = HandClock()
-    nodes = RayNodes(clock)
+    nodes = RayNodes(InMemoryGrid(ClientApp(), 2, {}), clock)
     cluster[0].close()
     for _ in range(50):
         nodes.look(4.0, str)
         clock.pause(3.0)
 
 
+def test_clusters_of_others_matter_not(cluster: list[socket.socket]) -> None:
+    clock = HandClock()
+    nodes = RayNodes(InlineGrid(ClientApp(), 2, {}), clock)
+    cluster[0].close()
+    look_until(nodes, clock, at_most_s=100.0, since_s=0.0)
+
+
 def test_a_process_without_a_cluster_looks_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = HandClock()
     monkeypatch.setitem(sys.modules, "ray", None)
-    look_until(RayNodes(clock), clock, at_most_s=100.0, since_s=0.0)
+    look_until(
+        RayNodes(InMemoryGrid(ClientApp(), 2, {}), clock), clock, at_most_s=100.0, since_s=0.0
+    )
 
 
 def test_a_question_ends_with_the_node_that_computes_for_its_client(
     cluster: list[socket.socket],
 ) -> None:
-    class SilentGrid(InlineGrid):
+    class Silent(InMemoryGrid):
         def pull_messages(self, message_ids: object) -> list[Any]:
             del message_ids
             if clock.now_s() > begun + 20.0:
                 cluster[0].close()
             return []
 
+    # Known by its name.
+    silent = type("InMemoryGrid", (Silent,), {})
     clock = HandClock()
     begun = clock.now_s()
     policy = WaitPolicy(timeout_s=3600.0)
     messenger = Messenger(
-        SilentGrid(ClientApp(), 2, {}), ledger=TrafficLedger(), policy=policy, clock=clock
+        silent(ClientApp(), 2, {}), ledger=TrafficLedger(), policy=policy, clock=clock
     )
     messenger.introduce({0: 2, 1: 3}, attempt=1)
     request = HelloRequest(ticket=Ticket(job="job-1", attempt=1))
