@@ -1,8 +1,11 @@
-"""How a ServerApp learns that it is to end: by Flower's signals, or because its parent is gone.
+"""How a ServerApp learns that it is to end: by Flower's signals, or because its SuperLink is gone.
 
 Flower ends a ServerApp by a signal to its process. Five seconds after its handler was called, the
-process ends whatever it does, so what is to be noted is noted before. Flower sends none where its
-SuperExec died and was not reaped, as in a container whose first program reaps no process.
+process ends whatever it does, so what is to be noted is noted before.
+
+Where the SuperLink has died, Flower sends it once the SuperExec between them has ended, which may
+take a minute, and not at all where nobody reaps that: as in a container whose first program reaps
+no process. So both are also looked at from here.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
 #: What Flower sends, and what a unit that is stopped sends to all of its processes.
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _FLOWER: Final = "flwr"
+_SUPERLINK: Final = b"flower-superlink"
 #: Of the program that simulates.
 _SIMULATION: Final = "flwr.simulation.app"
 _GONE: Final = "the SuperLink is gone; start it again, then resume the run"
@@ -39,12 +44,15 @@ class Ending:
     def __init__(self) -> None:
         self.reason: str | None = None
         self._parent = os.getppid()
+        self._superlink = _superlink_above(self._parent)
         self._over = threading.Event()
 
     @property
     def is_orphan(self) -> bool:
-        """Whether the process that started this one has ended, reaped or not."""
-        return os.getppid() != self._parent
+        """Whether the process that started this one has ended, or the SuperLink that started it."""
+        if os.getppid() != self._parent:
+            return True
+        return self._superlink is not None and _parent_of(self._parent) != self._superlink
 
     def handler(
         self, note: Callable[[str], None], then: Callable[[int, FrameType | None], object]
@@ -118,6 +126,25 @@ def _take_signals(ending: Ending, note: Callable[[str], None], stack: ExitStack)
             stack.callback(_restore, number, ours, before)
             are_taken = True
     return are_taken
+
+
+def _superlink_above(pid: int) -> int | None:
+    """Return the process that started another, if it is a SuperLink."""
+    above = _parent_of(pid)
+    with suppress(OSError):
+        if _SUPERLINK in Path(f"/proc/{above}/cmdline").read_bytes():
+            return above
+    return None
+
+
+def _parent_of(pid: int) -> int | None:
+    """Return the parent of a process; None where it has ended, or this is no Linux."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # Behind the name, which may hold anything.
+    return int(text[text.rindex(")") + 2 :].split()[1])
 
 
 def _is_flowers(handler: Callable[..., object]) -> bool:

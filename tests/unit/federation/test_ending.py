@@ -61,16 +61,16 @@ def test_handlers_of_others_are_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "note").exists()
 
 
-def test_an_app_whose_parent_is_gone_says_so_without_a_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", [False, True], ids=["SuperExec", "SuperLink above it"])
+def test_an_app_whose_superlink_is_gone_says_so_without_a_signal(
+    tmp_path: Path, between: bool
+) -> None:
     note = tmp_path / "note"
     command = [sys.executable, "-c", _APP, str(note), "flwr.supercore.exit"]
-    parent = f"import subprocess, os; subprocess.Popen({command!r}); os.read(0, 1)"
-    with subprocess.Popen(
-        [sys.executable, "-c", parent],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    for _ in range(1 + between):
+        parent = f"import subprocess; subprocess.Popen({command!r}).wait()"
+        command = [sys.executable, "-c", parent, "flower-superlink"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "trains\n"
         process.kill()
