@@ -35,37 +35,35 @@ class Options(TypedDict, total=False):
     'none'.
     """
     key_column: str | None
-    """Column of node keys in --nodes; default 'key'."""
+    """Column of node keys; default 'key'."""
     label_column: str | None
-    """Column of labels in --nodes; default 'label'."""
+    """Column of labels; default 'label'."""
     unlabelled_values: str | None
     """Labels that mean 'unlabelled', as an empty cell does."""
     repeated_nodes: Literal["refuse", "first", "last"] | None
-    """When two rows of --nodes have the same key: refuse, or keep the first or the last."""
+    """Rows of --nodes with one key: refuse, or keep the first or the last."""
     source_column: str | None
-    """Column of edge sources in --edges; default 'source'."""
+    """Column of edge sources; default 'source'."""
     target_column: str | None
-    """Column of edge targets in --edges; default 'target'."""
+    """Column of edge targets; default 'target'."""
     weight_column: str | None
-    """Column of edge weights in --edges; default 'weight'."""
+    """Column of edge weights; default 'weight'."""
     time_column: str | None
-    """Column of edge times in --edges; default 'time'."""
+    """Column of edge times; default 'time'."""
     predicates: str | None
     """Predicates of --edges that are edges (column predicate, or N-Triples); default all."""
     node_time_column: str | None
-    """Column of node times in --nodes, for --split time:VAL/TEST; default 'time'."""
+    """Column of node times for --split time:VAL/TEST; default 'time'."""
     type_column: str | None
-    """Column with the types of nodes and relations of edges; models rel-* read 'type' by
-    default.
-    """
+    """Column with types of nodes and relations of edges; models rel-* read 'type'."""
     label_types: str | None
-    """Node types whose labels are learned, if several types have labels; default all."""
+    """Node types whose labels are learned; default all."""
     delimiter: str | None
-    """Field separator of CSV tables: comma, semicolon, tab or pipe; detected by default."""
+    """Separator of CSV tables: comma, semicolon, tab or pipe; default detected."""
     decimal: str | None
-    """Decimal mark of CSV tables: point or comma; detected by default."""
+    """Decimal mark of CSV tables: point or comma; default detected."""
     encoding: str | None
-    """Encoding of CSV tables, such as windows-1252; detected by default."""
+    """Encoding of CSV tables, such as windows-1252; default detected."""
     edges_are: Literal["undirected", "directed"] | None
     """Whether edges have a direction; models dir-* use it."""
     merge_edges: Literal["refuse", "sum", "mean", "max"] | None
@@ -155,10 +153,10 @@ class Options(TypedDict, total=False):
     last_rounds: int | None
     """Rounds of the last layer (end to end: of all) without early stopping; 0: as rounds."""
     basis: Literal["none", "supervised"] | None
-    """Whether to project features onto a few directions that the train labels select."""
+    """Whether to project features onto directions that train labels select."""
     basis_rows: Literal["own", "sums", "choose"] | None
-    """Rows for the basis: each node's own, the first layer's sums (features cross once), or the
-    better on validation nodes.
+    """Rows for the basis: own, the first layer's sums (features cross once), or the better on
+    validation nodes.
     """
     basis_blocks: int | None
     """Blocks of the basis, each with one coordinate per class; 1 only with solver ridge."""
@@ -191,7 +189,7 @@ class Options(TypedDict, total=False):
     dropout: float | None
     """Share of a layer's input values that dropout zeroes."""
     boundary_rate: float | None
-    """Share of its boundary nodes that a client samples per round with bns."""
+    """Share of its boundary nodes that a client samples with bns."""
     boundary_scaling: Literal["inverse", "none"] | None
     """Whether bns divides sampled vectors by their sampling rate."""
     activations: Literal["keep", "recompute"] | None
@@ -209,13 +207,9 @@ class Options(TypedDict, total=False):
     beside the weights.
     """
     server_optimizer: Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"] | None
-    """Updates of several local steps: add their mean, or use it as a gradient with learning-
-    rate.
-    """
+    """Updates of several local steps: add the mean, or use it as a gradient with learning-rate."""
     link_head: Literal["dot", "mlp"] | None
-    """Score of two nodes in task links: dot product of embeddings, or a small network on their
-    products.
-    """
+    """Score of two nodes in task links: dot product, or a small network on products."""
     negatives: int | None
     """Pairs without an edge per train edge and round, in task links."""
     loss: str | Callable[..., Any] | None
@@ -227,7 +221,7 @@ class Options(TypedDict, total=False):
     roc-auc; regression rmse.
     """
     per_client_metrics: bool | None
-    """Each client also sends its own test metric; the report shows the spread."""
+    """Each client also sends its own test metric."""
     weight_decay: float | None
     """Coupled L2 penalty."""
     aggregator: str | Callable[..., Any] | None
@@ -239,15 +233,13 @@ class Options(TypedDict, total=False):
     clients or more). Limits: docs/masked-sums.md.
     """
     cohort_size: int | None
-    """Clients per masked sum in a simulation or plan; 0 for about five. Deployed, owners agree
-    on it.
-    """
+    """Clients per masked sum; 0 for about five. In a deployment owners agree on it."""
     update_dp: float | None
-    """Epsilon of differential privacy for each train node's own loss in the whole run, by
-    clipping and noise; 0 for none.
+    """Epsilon of differential privacy for each train node's own loss in the whole run; 0 for
+    none.
     """
     update_dp_delta: float | None
-    """Delta for update-dp; choose it far below one in the number of train nodes."""
+    """Delta for update-dp, far below one in the number of train nodes."""
     update_dp_clip: float | None
     """Clipping norm of a train node's gradient, or contribution with solver ridge, under
     update-dp.
@@ -257,11 +249,11 @@ class Options(TypedDict, total=False):
     dtype: Literal["float32", "float64"] | None
     """Floating-point type of arithmetic and vectors."""
     threads: int | None
-    """CPU threads per client; another number changes the last bits of results."""
+    """CPU threads per client; another number changes last bits."""
     # ---- Mini-batches and devices ----
     sampler: Literal["none", "full", "neighbour", "shadow", "gns"] | None
-    """Mini-batches of drop and central: all neighbours, a sample of them, a subgraph around
-    each node, or mostly cached ones.
+    """Mini-batches of drop and central: all neighbours, sampled ones, a subgraph around each
+    node, or mostly cached ones.
     """
     fanouts: str | Sequence[int] | None
     """Neighbours sampled per node, from the last layer to the first."""
@@ -285,12 +277,12 @@ class Options(TypedDict, total=False):
     whichever takes fewer bytes.
     """
     second_rows: Literal["full", "class", "none"] | None
-    """Later rows: from their owners (full), a predicted class in their place, or nothing, which
-    hides links inside a part.
+    """Later rows: from their owners (full), as a predicted class, or not at all, which hides
+    inner links.
     """
     row_dp: float | None
-    """Experimental: epsilon for a node's features; peers get a noised class instead of its
-    first row. 0 sends rows.
+    """Experimental: epsilon for a node's features, by a noised class instead of its first row;
+    0 sends rows.
     """
     row_bits: Literal[32, 8, 4, 2] | None
     """Bits per value in vectors, rounded stochastically; 32 is exact."""
@@ -306,15 +298,15 @@ class Options(TypedDict, total=False):
     missing_peers: Literal["wait", "drop"] | None
     """Vectors missing at the exchange deadline: fail (wait), or continue without them (drop)."""
     exchange_deadline_s: float | None
-    """Deadline of an exchange, in seconds."""
+    """Seconds for an exchange."""
     exchange_poll_s: float | None
-    """Longest interval between two polls of a deployed exchange, in seconds."""
+    """Longest seconds between two polls of a deployed exchange."""
     message_timeout_s: float | None
-    """Time limit for a client's answer to a message, in seconds."""
+    """Seconds for a client's answer to a message."""
     min_clients: int | None
     """Quorum: answers that close a round at round-deadline-s; 0 for all."""
     round_deadline_s: float | None
-    """Time after which min-clients answers close a round, in seconds; 0 for none."""
+    """Seconds after which min-clients answers close a round; 0 for none."""
     checkpoint_every: int | None
     """Rounds between checkpoints; at most two per second are written."""
     # ---- Clients that find each other ----

@@ -100,8 +100,8 @@ class RunConfig:
         may_change=True,
         lean=ANY,
     )
-    key_column: str = text("", "Column of node keys in --nodes; default 'key'.", lean=ANY)
-    label_column: str = text("", "Column of labels in --nodes; default 'label'.", lean=ANY)
+    key_column: str = text("", "Column of node keys; default 'key'.", lean=ANY)
+    label_column: str = text("", "Column of labels; default 'label'.", lean=ANY)
     unlabelled_values: str = text(
         "",
         "Labels that mean 'unlabelled', as an empty cell does.",
@@ -110,14 +110,14 @@ class RunConfig:
     )
     repeated_nodes: str = one_of(
         "refuse",
-        "When two rows of --nodes have the same key: refuse, or keep the first or the last.",
+        "Rows of --nodes with one key: refuse, or keep the first or the last.",
         *("refuse", "first", "last"),
         lean=ANY,
     )
-    source_column: str = text("", "Column of edge sources in --edges; default 'source'.", lean=ANY)
-    target_column: str = text("", "Column of edge targets in --edges; default 'target'.", lean=ANY)
-    weight_column: str = text("", "Column of edge weights in --edges; default 'weight'.", lean=ANY)
-    time_column: str = text("", "Column of edge times in --edges; default 'time'.", lean=ANY)
+    source_column: str = text("", "Column of edge sources; default 'source'.", lean=ANY)
+    target_column: str = text("", "Column of edge targets; default 'target'.", lean=ANY)
+    weight_column: str = text("", "Column of edge weights; default 'weight'.", lean=ANY)
+    time_column: str = text("", "Column of edge times; default 'time'.", lean=ANY)
     predicates: str = text(
         "",
         "Predicates of --edges that are edges (column predicate, or N-Triples); default all.",
@@ -125,35 +125,34 @@ class RunConfig:
         lean=ANY,
     )
     node_time_column: str = text(
-        "", "Column of node times in --nodes, for --split time:VAL/TEST; default 'time'.", lean=ANY
+        "", "Column of node times for --split time:VAL/TEST; default 'time'.", lean=ANY
     )
     type_column: str = text(
         "",
-        "Column with the types of nodes and relations of edges; models rel-* read 'type' by "
-        "default.",
+        "Column with types of nodes and relations of edges; models rel-* read 'type'.",
         lean=ANY,
     )
     label_types: str = text(
         "",
-        "Node types whose labels are learned, if several types have labels; default all.",
+        "Node types whose labels are learned; default all.",
         metavar="A,B",
         lean=ANY,
     )
     delimiter: str = text(
         "",
-        "Field separator of CSV tables: comma, semicolon, tab or pipe; detected by default.",
+        "Separator of CSV tables: comma, semicolon, tab or pipe; default detected.",
         metavar="MARK",
         lean=ANY,
     )
     decimal: str = text(
         "",
-        "Decimal mark of CSV tables: point or comma; detected by default.",
+        "Decimal mark of CSV tables: point or comma; default detected.",
         metavar="MARK",
         lean=ANY,
     )
     encoding: str = text(
         "",
-        "Encoding of CSV tables, such as windows-1252; detected by default.",
+        "Encoding of CSV tables, such as windows-1252; default detected.",
         metavar="NAME",
         lean=ANY,
     )
@@ -306,14 +305,14 @@ class RunConfig:
     )
     basis: str = one_of(
         "none",
-        "Whether to project features onto a few directions that the train labels select.",
+        "Whether to project features onto directions that train labels select.",
         *("none", "supervised"),
         lean=OWN,
     )
     basis_rows: str = one_of(
         "own",
-        "Rows for the basis: each node's own, the first layer's sums (features cross once), "
-        "or the better on validation nodes.",
+        "Rows for the basis: own, the first layer's sums (features cross once), or the better "
+        "on validation nodes.",
         *("own", "sums", "choose"),
         lean=ANY,
     )
@@ -389,7 +388,7 @@ class RunConfig:
     )
     boundary_rate: float = number(
         0.1,
-        "Share of its boundary nodes that a client samples per round with bns.",
+        "Share of its boundary nodes that a client samples with bns.",
         "above 0, at most 1",
         lambda v: 0 < v <= 1,
         lean=ANY,
@@ -440,15 +439,13 @@ class RunConfig:
     )
     server_optimizer: str = one_of(
         "mean",
-        "Updates of several local steps: add their mean, or use it as a gradient with "
-        "learning-rate.",
+        "Updates of several local steps: add the mean, or use it as a gradient with learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
         lean=OWN,
     )
     link_head: str = one_of(
         "dot",
-        "Score of two nodes in task links: dot product of embeddings, or a small network on "
-        "their products.",
+        "Score of two nodes in task links: dot product, or a small network on products.",
         *("dot", "mlp"),
         lean=ANY,
     )
@@ -481,9 +478,7 @@ class RunConfig:
         metavar="SPEC",
         lean=ANY,
     )
-    per_client_metrics: bool = switch(
-        "Each client also sends its own test metric; the report shows the spread.", lean=ANY
-    )
+    per_client_metrics: bool = switch("Each client also sends its own test metric.", lean=ANY)
     weight_decay: float = number(
         5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1, lean=OWN
     )
@@ -503,23 +498,22 @@ class RunConfig:
     )
     cohort_size: int = whole(
         0,
-        "Clients per masked sum in a simulation or plan; 0 for about five. Deployed, owners "
-        "agree on it.",
+        "Clients per masked sum; 0 for about five. In a deployment owners agree on it.",
         least=0,
         most=65,
         lean=ANY,
     )
     update_dp: float = number(
         0.0,
-        "Epsilon of differential privacy for each train node's own loss in the whole run, by "
-        "clipping and noise; 0 for none.",
+        "Epsilon of differential privacy for each train node's own loss in the whole run; 0 "
+        "for none.",
         "from 0 to 100",
         lambda v: 0 <= v <= 100,
         lean=OWN,
     )
     update_dp_delta: float = number(
         1e-5,
-        "Delta for update-dp; choose it far below one in the number of train nodes.",
+        "Delta for update-dp, far below one in the number of train nodes.",
         "from 1e-15 to 0.1",
         lambda v: 1e-15 <= v <= 0.1,
         lean=ANY,
@@ -538,7 +532,7 @@ class RunConfig:
     )
     threads: int = whole(
         1,
-        "CPU threads per client; another number changes the last bits of results.",
+        "CPU threads per client; another number changes last bits.",
         least=1,
         most=256,
         lean=ANY,
@@ -546,8 +540,8 @@ class RunConfig:
 
     sampler: str = one_of(
         "none",
-        "Mini-batches of drop and central: all neighbours, a sample of them, a subgraph "
-        "around each node, or mostly cached ones.",
+        "Mini-batches of drop and central: all neighbours, sampled ones, a subgraph around "
+        "each node, or mostly cached ones.",
         *("none", "full", "neighbour", "shadow", "gns"),
         panel="Mini-batches and devices",
         lean=OWN,
@@ -605,15 +599,15 @@ class RunConfig:
     )
     second_rows: str = one_of(
         "full",
-        "Later rows: from their owners (full), a predicted class in their place, or nothing, "
-        "which hides links inside a part.",
+        "Later rows: from their owners (full), as a predicted class, or not at all, which "
+        "hides inner links.",
         *("full", "class", "none"),
         lean=ANY,
     )
     row_dp: float = number(
         0.0,
-        "Experimental: epsilon for a node's features; peers get a noised class instead of its "
-        "first row. 0 sends rows.",
+        "Experimental: epsilon for a node's features, by a noised class instead of its first "
+        "row; 0 sends rows.",
         "0, or from 0.01 to 100",
         lambda v: v == 0 or 0.01 <= v <= 100,
         lean=ANY,
@@ -655,7 +649,7 @@ class RunConfig:
     )
     exchange_deadline_s: float = number(
         600.0,
-        "Deadline of an exchange, in seconds.",
+        "Seconds for an exchange.",
         "above 0",
         lambda v: v > 0,
         may_change=True,
@@ -663,7 +657,7 @@ class RunConfig:
     )
     exchange_poll_s: float = number(
         60.0,
-        "Longest interval between two polls of a deployed exchange, in seconds.",
+        "Longest seconds between two polls of a deployed exchange.",
         "above 0",
         lambda v: v > 0,
         may_change=True,
@@ -671,7 +665,7 @@ class RunConfig:
     )
     message_timeout_s: float = number(
         3600.0,
-        "Time limit for a client's answer to a message, in seconds.",
+        "Seconds for a client's answer to a message.",
         "above 0",
         lambda v: v > 0,
         may_change=True,
@@ -685,7 +679,7 @@ class RunConfig:
     )
     round_deadline_s: float = number(
         0.0,
-        "Time after which min-clients answers close a round, in seconds; 0 for none.",
+        "Seconds after which min-clients answers close a round; 0 for none.",
         "at least 0",
         lambda v: v >= 0,
         lean=ANY,
