@@ -77,7 +77,12 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
         folder = Path(root)
         parts = _made_parts(folder, data_dir)
         deployment = Deployment(
-            hosts, folder, parts, _CLIENTS, agent_settings=PERMISSIVE, own_nodes=True
+            hosts,
+            folder,
+            parts,
+            _CLIENTS,
+            agent_settings=PERMISSIVE,
+            own_nodes=range(_CLIENTS),
         )
         for host in hosts:
             host.run(["sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno"])

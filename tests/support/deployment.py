@@ -67,8 +67,8 @@ class Deployment(Places):
             self.make_identities()
             for client in range(self.clients):
                 self.start_agent(client)
-        if not self.own_nodes:
-            for client in range(self.clients):
+        for client in range(self.clients):
+            if client not in self.own_nodes:
                 self.start_supernode(client)
         self.wait_for_supernodes()
 
@@ -172,7 +172,7 @@ class Deployment(Places):
     def wait_for_supernodes(self, within_s: float = _START_S) -> None:
         """Return when every SuperNode of the federation is known to the SuperLink."""
         for client in range(self.clients):
-            part = self[f"{'agent' if self.own_nodes else 'supernode'}-{client}"]
+            part = self[f"{'agent' if client in self.own_nodes else 'supernode'}-{client}"]
             wait_until(
                 part.is_online, f"{part.log.stem} is not online", part=part, within_s=within_s
             )

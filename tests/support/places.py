@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Places:
         clients: How many there are.
         agent_settings: Lines of each ``agent.toml`` over those that every client has.
         metered: SuperNodes reach the SuperLink through the meters of their agents.
-        own_nodes: Agents ask the SuperLink themselves; there are no SuperNodes.
+        own_nodes: Clients whose agents ask the SuperLink themselves and have no SuperNode.
     """
 
     hosts: Hosts
@@ -42,7 +42,7 @@ class Places:
     clients: int
     agent_settings: Mapping[str, object] = field(default_factory=dict)
     metered: bool = False
-    own_nodes: bool = False
+    own_nodes: Container[int] = ()
 
     @property
     def superlink_address(self) -> str:
@@ -91,10 +91,10 @@ class Places:
             "roster": str(self.folder / "roster.toml"),
             "listen": [f"tcp://{self.hosts[f'client-{client}'].address}:{AGENT_PORT}"],
         }
-        if self.metered:
+        if self.metered and client not in self.own_nodes:
             values["superlink"] = self.superlink_address
             values["meter"] = f"127.0.0.1:{METER_PORT}"
-        if self.own_nodes:
+        if client in self.own_nodes:
             values["superlink"] = self.superlink_address
             values["root-certificates"] = str(self.root_certificates)
             values["supernode-key"] = str(self.supernode_key(client))

@@ -1,7 +1,8 @@
 """Clients that share nothing but a network train what one process trains, to the bit.
 
-Machines are network namespaces; SuperLink, SuperNodes and agents are real programs, with TLS and
-node authentication, as docs/deployment.md starts them.
+Machines are network namespaces; SuperLink, SuperNode and agents are real programs, with TLS and
+node authentication, as docs/deployment.md starts them. One client has a SuperNode, which its agent
+counts the bytes of; the other's agent is its own node.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from tests.support.runs import curves_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
-#: Each message starts a program of Flower's, two seconds of CPU.
 CLIENTS = 2
+#: Each message to a SuperNode starts a program of Flower's, two seconds of CPU.
+WITH_SUPERNODE, OWN_NODE = 0, 1
 SCHEDULE = ("--profile", "retexo", "--candidates", "none")
 OPTIONS = (*SCHEDULE, "--model", "sage", "--hidden", "64", "--rounds", "2")
 #: As the kernel and ps count.
@@ -70,7 +72,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
     with Hosts(host_names(CLIENTS)) as hosts, MemoryWatch(hosts) as watch:
         settings = {**PERMISSIVE, "predictions": "predictions"}
         deployment = Deployment(
-            hosts, folder, parts, CLIENTS, agent_settings=settings, metered=True
+            hosts,
+            folder,
+            parts,
+            CLIENTS,
+            agent_settings=settings,
+            metered=True,
+            own_nodes=(OWN_NODE,),
         )
         hosts.send_nothing_twice()
         deployment.start()
@@ -125,20 +133,19 @@ def test_programs_stay_within_their_memory(
     for client in trained.told:
         host = f"client-{client}"
         assert trained.watch.usage[host, "retexo agent run"].resident_bytes < 330 * MIB
-        # A ClientApp adds little to what any program of Flower's takes: no torch, no graph.
-        flower, app = trained.watch.usage[host, "flower-superexec"], "flwr-clientapp"
-        added_bytes = trained.watch.usage[host, app].resident_bytes - flower.resident_bytes
-        assert added_bytes < 24 * MIB
+    # A ClientApp adds little to what any program of Flower's takes: no torch, no graph.
+    host = f"client-{WITH_SUPERNODE}"
+    flower, app = trained.watch.usage[host, "flower-superexec"], "flwr-clientapp"
+    added_bytes = trained.watch.usage[host, app].resident_bytes - flower.resident_bytes
+    assert added_bytes < 24 * MIB
 
 
 def test_counted_bytes_are_those_on_the_interfaces(trained: Trained) -> None:
-    for client, (before, after) in trained.told.items():
-        sent, received = (
-            one - other for one, other in zip(_wire(after), _wire(before), strict=True)
-        )
-        least, most = trained.moved[f"client-{client}"]
-        assert 0.999 * least.sent_ip_bytes < sent < 1.001 * most.sent_ip_bytes
-        assert 0.999 * least.received_ip_bytes < received < 1.001 * most.received_ip_bytes
+    before, after = trained.told[WITH_SUPERNODE]
+    sent, received = (one - other for one, other in zip(_wire(after), _wire(before), strict=True))
+    least, most = trained.moved[f"client-{WITH_SUPERNODE}"]
+    assert 0.999 * least.sent_ip_bytes < sent < 1.001 * most.sent_ip_bytes
+    assert 0.999 * least.received_ip_bytes < received < 1.001 * most.received_ip_bytes
 
 
 def _wire(status: dict[str, Any]) -> tuple[int, int]:

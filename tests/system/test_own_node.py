@@ -43,7 +43,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment
     run_command([program("retexo"), "partition", "make", *size], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts:
         deployment = Deployment(
-            hosts, folder, parts, CLIENTS, agent_settings=dict(PERMISSIVE), own_nodes=True
+            hosts,
+            folder,
+            parts,
+            CLIENTS,
+            agent_settings=dict(PERMISSIVE),
+            own_nodes=range(CLIENTS),
         )
         deployment.start()
         yield deployment

@@ -92,7 +92,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Generator[Jobs]:
     settings = {**PERMISSIVE, "predictions": "predictions"}
     with Hosts(host_names(CLIENTS)) as hosts:
         federation = Deployment(
-            hosts, folder, folder / "plain", CLIENTS, agent_settings=settings, own_nodes=True
+            hosts,
+            folder,
+            folder / "plain",
+            CLIENTS,
+            agent_settings=settings,
+            own_nodes=range(CLIENTS),
         )
         federation.start()
         yield Jobs(federation=federation)

@@ -1,4 +1,8 @@
-"""Owners who made their parts of a typed graph themselves train over a deployment."""
+"""Owners who made their parts of a typed graph themselves train over a deployment.
+
+Their agents are their own nodes, for which no message starts a program; what SuperNodes carry is
+the same in ``tests/system/test_deployment.py``.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,12 @@ def test_a_deployment_of_own_typed_parts_trains_what_one_process_trains(tmp_path
     assert model_bytes(tmp_path / "of-cut") == model_bytes(tmp_path / "inline")
     with Hosts(host_names(CLIENTS)) as hosts:
         deployment = Deployment(
-            hosts, tmp_path, tmp_path / "parts", CLIENTS, agent_settings=dict(PERMISSIVE)
+            hosts,
+            tmp_path,
+            tmp_path / "parts",
+            CLIENTS,
+            agent_settings=dict(PERMISSIVE),
+            own_nodes=range(CLIENTS),
         )
         deployment.start()
         deployment.run(tmp_path / "deployed", *OPTIONS, timeout_s=1000.0)
