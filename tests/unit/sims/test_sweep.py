@@ -8,7 +8,7 @@ import pytest
 from retexo_fl.errors import EngineFailed
 from sims.catalogue import Setting, Written
 from sims.outcome import figures_of
-from sims.sweep import ACCURACY, MOVED, Column, Sweep
+from sims.sweep import ACCURACY, MOVED, Column, Place, Sweep
 from sims.trained import Trained
 from sims.trainings import Keys
 
@@ -63,7 +63,7 @@ def test_seeds_are_added_to_a_written_result(tmp_path: Path) -> None:
         return by_its_keys(keys)
 
     sweep = Sweep(Setting(kept=tmp_path / "more", written=written), (3, 1))
-    places = {("cora", "few"): {"rounds": 2}, ("cora", "new"): {"rounds": 4}}
+    places: dict[Place, Keys] = {("cora", "few"): {"rounds": 2}, ("cora", "new"): {"rounds": 4}}
     sweep.train(places, noting)
     # The first seed that was written is trained again, and must come to the same.
     assert trained == [(2, 3), (4, 3), (2, 1), (4, 1)]

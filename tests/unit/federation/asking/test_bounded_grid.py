@@ -65,7 +65,9 @@ def test_silence_is_told_and_signals_are_handled_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bounded_grid, "_TOLD_AFTER_S", 0.1)
-    let_go, told, signals = threading.Event(), [], []
+    let_go = threading.Event()
+    told: list[bool] = []
+    signals: list[list[bool]] = []
     grid = BoundedGrid(SilentGrid(let_go), on_superlink=told.append)
 
     def interrupt() -> None:
