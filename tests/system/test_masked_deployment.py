@@ -1,7 +1,7 @@
 """Masked sums between machines: the bits of one process, whatever is killed; nothing in the clear.
 
 The training loses its server in a round and, resumed, a client's connection with what that carries,
-and its agent.
+and its agent. Of three clients two have SuperNodes; the third's agent is its own node.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
         patch.setattr(MaskHolder, "hide", noted)
         inline = train(folder / "inline", partitions=str(parts), clients=CLIENTS, **KEYS)
     with Hosts(host_names(CLIENTS)) as hosts:
-        deployment = Deployment(hosts, folder, parts, CLIENTS)
+        deployment = Deployment(hosts, folder, parts, CLIENTS, own_nodes=(2,))
         deployment.agent_settings = {"require-secure-aggregation": True}
         deployment.start()
         trained = Trained(
