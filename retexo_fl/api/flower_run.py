@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from retexo_fl import errors
-from retexo_fl.config import RunConfig, config_values
+from retexo_fl.config import RunConfig, Scalar, config_values, default_values
 from retexo_fl.errors import ConfigurationError, EngineFailed, RetexoError
 from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
@@ -86,7 +86,7 @@ def run_on_flower(
 
             try:
                 run_flower_simulation(
-                    config_values(config),
+                    _not_by_default(config),
                     num_clients=config.clients,
                     tick=tick,
                     apps=with_folders(
@@ -141,6 +141,10 @@ class EndWait:
         if state_of(self._path) == "finished":
             raise TrainingEnded
         raise EngineFailed(f"Flower did not end within {_END_WITHIN_S:g} s of its ServerApp")
+def _not_by_default(config: RunConfig) -> dict[str, Scalar]:
+    """Return the keys that a run has otherwise: Flower copies all it is given with each message."""
+    by_default = default_values()
+    return {key: value for key, value in config_values(config).items() if value != by_default[key]}
 
 
 def _scratch(run_path: Path, ray_address: str) -> tempfile.TemporaryDirectory[str]:

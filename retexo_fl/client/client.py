@@ -273,7 +273,7 @@ class GraphClient(Answering):
 
     def has_keys_of(self, config: RunConfig) -> bool:
         """Return whether it was made for a run of these keys, but for those that may change."""
-        return config_digest(config) == config_digest(self._config)
+        return config is self._config or config_digest(config) == config_digest(self._config)
 
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""

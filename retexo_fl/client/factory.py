@@ -26,7 +26,7 @@ from retexo_fl.client.log_lines import DeviceLog
 from retexo_fl.client.memory_estimate import rows_bytes
 from retexo_fl.client.noise import KEY_FILE, SECRET_BYTES, add_noise, client_secret, secret_in
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
+from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore, SharedWeights
 from retexo_fl.config import RunConfig
 from retexo_fl.device_names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
@@ -40,6 +40,8 @@ SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
 #: The folder of parts in it, made once by the first worker, or by the command.
 PARTS_NAME: Final = "parts"
 _LOCK_NAME: Final = "parts.lock"
+#: The folder of weights that all clients hold.
+_HELD_NAME: Final = "held"
 #: Share of the memory of clients that workers keep between messages; the rest is for the workers
 #: themselves, Flower and Ray.
 _KEPT_SHARE: Final = 0.5
@@ -132,6 +134,7 @@ class WorkerClients:
         self._parts = parts
         self._clients: OrderedDict[tuple[str, int], tuple[GraphClient, float]] = OrderedDict()
         self._kept_bytes = 0.0
+        self._held: dict[str, SharedWeights] = {}
         self._log: DeviceLog | None = None
 
     def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
@@ -181,7 +184,9 @@ class WorkerClients:
         if parts is None:
             parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
         channel = SpoolChannel(scratch / "spool")
-        store = FolderStore(scratch / "clients" / job / str(client))
+        if job not in self._held:
+            self._held = {job: SharedWeights(scratch / _HELD_NAME / job)}
+        store = FolderStore(scratch / "clients" / job / str(client), held=self._held[job])
 
         def forget() -> None:
             channel.forget_job(job, client)
@@ -232,6 +237,7 @@ def _leave(scratch: Path, job: str, client: int) -> None:
         with suppress(OSError):
             (scratch / name).rmdir()
     if not any((scratch / name).exists() for name in (PARTS_NAME, "clients", "spool")):
+        shutil.rmtree(scratch / _HELD_NAME, ignore_errors=True)
         (scratch / _LOCK_NAME).unlink(missing_ok=True)
         with suppress(OSError):
             scratch.rmdir()

@@ -152,11 +152,18 @@ class FolderStore:
         folder: Belongs to this store alone.
         durable: What is put outlives a power cut, not only the process.
         book: Kept elsewhere; one in the folder if None.
+        held: Where weights of messages are held; in the folder if None.
     """
 
     def __init__(
-        self, folder: Path, *, durable: bool = False, book: AnswerBook | None = None
+        self,
+        folder: Path,
+        *,
+        durable: bool = False,
+        book: AnswerBook | None = None,
+        held: SharedWeights | None = None,
     ) -> None:
+        self._held = held
         self._folder = folder
         self._durable = durable
         self.book = book or AnswerBook(LineLog(folder / "answers.jsonl", durable=durable))
@@ -186,15 +193,20 @@ class FolderStore:
 
     def held_weights(self, stage: int, name: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`; damaged ones are as good as none."""
+        if self._held is not None:
+            return self._held.held_weights(stage, name)
         with suppress(CheckpointError):
             return self._array(_held_name(stage, name), dimensions=1)
         return None
 
     def hold_weights(self, stage: int, name: bytes, weights: np.ndarray, *, most: int) -> None:
         """See :class:`ClientStore`."""
+        if self._held is not None:
+            self._held.hold_weights(stage, name, weights, most=most)
+            return
         kept = _held_name(stage, name)
         self._put_array(kept, weights)
-        held = sorted(self._folder.glob("held-*.npy"), key=lambda path: path.stat().st_mtime_ns)
+        held = sorted(self._folder.glob("held-*.npy"), key=_written_ns)
         older = [p for p in held if p.name.startswith(_held_name(stage)) and p.name != kept]
         for path in {*held} - {*older[max(0, len(older) + 1 - most) :], self._folder / kept}:
             path.unlink(missing_ok=True)
@@ -232,7 +244,8 @@ class FolderStore:
         self._write(name, content, private=True)
 
     def forget(self) -> None:
-        """See :class:`ClientStore`."""
+        """See :class:`ClientStore`; what other clients hold, too, stays theirs."""
+        self._held = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _array(self, name: str, *, dimensions: int) -> np.ndarray | None:
@@ -317,6 +330,43 @@ class FolderStore:
             raise CheckpointError(
                 f"{self._folder / name}: could not be written ({error.strerror})"
             ) from error
+
+
+class SharedWeights:
+    """Held weights of all clients of a job, in one of the processes that have them.
+
+    All clients get the same weights in a round, so one copy serves them all; a client that is asked
+    in another process finds it in the folder.
+
+    Args:
+        folder: Of all processes, for nothing else.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = FolderStore(folder)
+        self._memory = MemoryStore()
+        self._latest: tuple[int, bytes] | None = None
+
+    def held_weights(self, stage: int, name: bytes) -> np.ndarray | None:
+        """See :class:`ClientStore`."""
+        found = self._memory.held_weights(stage, name)
+        return self._files.held_weights(stage, name) if found is None else found
+
+    def hold_weights(self, stage: int, name: bytes, weights: np.ndarray, *, most: int) -> None:
+        """See :class:`ClientStore`."""
+        if self._latest == (stage, name):
+            return
+        self._memory.hold_weights(stage, name, weights, most=most)
+        self._files.hold_weights(stage, name, weights, most=most)
+        self._latest = (stage, name)
+
+
+def _written_ns(path: Path) -> int:
+    """Return when a file was written; 0 where another process has removed it."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _checksum(content: Iterable[bytes]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +90,16 @@ def agent_socket(context: Context) -> Path:
 
 
 def _run_config(context: Context) -> RunConfig:
+    return _config_of(*((key, value, type(value)) for key, value in keys_of_run(context).items()))
+
+
+# All clients of a process have the same, and each message brings it.
+@lru_cache(maxsize=2)
+def _config_of(*keys: tuple[str, Scalar, type]) -> RunConfig:
     # The agent reads its configuration itself.
     from retexo_fl.config import make_config
 
-    return make_config(keys_of_run(context))
+    return make_config({key: value for key, value, _ in keys})
 
 
 def keys_of_run(context: Context) -> dict[str, Scalar]:

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
+from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore, SharedWeights
 from retexo_fl.errors import CheckpointError
 
 DIGEST = b"d" * 32
 
 
-@pytest.fixture(params=["memory", "folder"])
+@pytest.fixture(params=["memory", "folder", "worker"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStore:
-    return MemoryStore() if request.param == "memory" else FolderStore(tmp_path / "store")
+    if request.param == "memory":
+        return MemoryStore()
+    held = SharedWeights(tmp_path / "held") if request.param == "worker" else None
+    return FolderStore(tmp_path / "store", held=held)
 
 
 def test_new_store_knows_nothing(store: ClientStore) -> None:
@@ -113,6 +116,22 @@ def test_the_last_weights_of_a_stage_are_held(store: ClientStore) -> None:
     assert (held(0), held(1)) == ([], [1])
     store.forget()
     assert held(1) == []
+
+
+def test_clients_of_all_processes_hold_one_copy_of_weights(tmp_path: Path) -> None:
+    here, there = (SharedWeights(tmp_path / "held") for _ in range(2))
+    clients = [FolderStore(tmp_path / f"{number}", held=here) for number in range(3)]
+    for round_number in range(4):
+        weights = np.full(5, round_number, np.float32)
+        for client in clients:
+            client.hold_weights(1, b"round-%d" % round_number, weights, most=2)
+    assert not any((tmp_path / f"{number}").exists() for number in range(3))
+    assert len([*(tmp_path / "held").glob("held-*.npy")]) == 2
+    for store in (clients[0], FolderStore(tmp_path / "0", held=there)):
+        found = store.held_weights(1, b"round-2")
+        assert found is not None
+        assert found[0] == 2
+        assert store.held_weights(1, b"round-1") is None
 
 
 def test_damaged_weights_are_as_good_as_none(tmp_path: Path) -> None:
