@@ -141,6 +141,8 @@ class EndWait:
         if state_of(self._path) == "finished":
             raise TrainingEnded
         raise EngineFailed(f"Flower did not end within {_END_WITHIN_S:g} s of its ServerApp")
+
+
 def _not_by_default(config: RunConfig) -> dict[str, Scalar]:
     """Return the keys that a run has otherwise: Flower copies all it is given with each message."""
     by_default = default_values()

@@ -20,6 +20,7 @@ from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, Wrapper, nam
 from retexo_fl.federation.asking.bounded_grid import BoundedGrid
 from retexo_fl.federation.asking.deliveries import Deliveries, Delivery, Post
 from retexo_fl.federation.asking.ray_nodes import RayNodes
+from retexo_fl.federation.asking.simulated_grid import with_messages_by_node
 from retexo_fl.federation.asking.waiting import (
     THIS_MACHINE,
     Clock,
@@ -63,7 +64,7 @@ class Messenger:
         clock: Clock = THIS_MACHINE,
     ) -> None:
         self._clock = clock
-        self._post: Post = grid
+        self._post: Post = with_messages_by_node(grid)
         if policy.clients_return:
             self._post = BoundedGrid(grid, on_superlink=on_superlink)
         self._nodes = RayNodes(grid, clock)
