@@ -1,36 +1,52 @@
-"""Rounds on Flower's simulation beside an app of Flower's own that carries as many numbers.
+"""Rounds on Flower's simulation beside rounds of a trivial Flower app that carry as many bytes.
 
-That app sends each client the array that ours sends as weights, and gets it back: what is left is
-Flower, Ray, and how often something is made anew.
+The training is what ``retexo run --engine flower`` does by default. A trivial round precedes each
+of its rounds, in the same simulation (``flower_pairs.py``): what is left is what is made anew for
+each message, and what clients compute. The same trivial app runs alone, too, for its memory. The
+environment's ``BENCH_CLIENTS`` says how many clients, with spaces between several: thousands take a
+quarter of an hour.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import json
+import os
 import tempfile
+import threading
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
+from unittest import mock
 
 import retexo_fl
-from retexo_fl.config import make_config
+from retexo_fl.simulation import flower_engine
 from retexo_fl.simulation.flower_bundle import BundleApps
-from retexo_fl.simulation.flower_engine import run_flower_simulation
-from retexo_fl.training.stage_model import ModelShape, num_weights
-from tests.bench.measure import Spread, quotient
+from retexo_fl.simulation.flower_processes import descendants_of, process_table
+from tests.bench.flower_pairs import OUT_VARIABLE
+from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
 
 #: By how much a round of ours may take longer than one of Flower's app.
-_TARGET: Final = 1.5
-_FEATURES, _CLASSES, _NODES = 512, 10, 2708
-_GRAPH: Final = f"synthetic:nodes={_NODES},edges=5278,features={_FEATURES},classes={_CLASSES}"
-_KEYS: Final = {"profile": "retexo", "model": "gcn", "layers": 1}
+_TARGET: Final = 1.2
+_NODES: Final = 2708
+#: Cora's sizes, where its file is not given.
+_GRAPH: Final = f"synthetic:nodes={_NODES},edges=5278,features=1433,classes=7,words=18"
+_LOOK_S: Final = 1.0
+#: Of a process's command, by what of it is named so. Ray's own come last: theirs hold much.
+_PROGRAMS: Final = {
+    "flwr-simulation": "server with Ray's driver",
+    "ray::": "a Ray actor",
+    "flower-super": "Flower's SuperLink and SuperExec",
+    "flwr run": "Flower's command",
+    "flower_daemon": "supervisor",
+    "/ray/": "Ray's own processes",
+}
 
 _SERVER: Final = """
-import json, time
 import numpy as np
-from pathlib import Path
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 
 app = ServerApp()
@@ -42,20 +58,19 @@ def main(grid, context):
     while len(nodes) < config["clients"]:
         time.sleep(0.1)
         nodes = list(grid.get_node_ids())
-    array = np.ones(config["size"], np.float32)
-    times = []
     for number in range(config["rounds"]):
-        record = ArrayRecord({"array": Array(array + number)})
-        asked = [
-            Message(RecordDict({"arrays": record}), dst_node_id=node, message_type="train")
-            for node in nodes
-        ]
-        replies = list(grid.send_and_receive(asked, timeout=600))
-        array = sum(reply.content["arrays"]["array"].numpy() for reply in replies) / len(nodes)
-        times.append(time.time())
-    Path(config["out"]).write_text(json.dumps(times))
+        array = Array(np.full(config["down-bytes"], number, np.uint8))
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"array": array}),
+                "config": ConfigRecord({"up-bytes": config["up-bytes"]}),
+            }
+        )
+        asked = [Message(content, dst_node_id=node, message_type="train") for node in nodes]
+        grid.send_and_receive(asked, timeout=600)
 """
 _CLIENT: Final = """
+import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -63,64 +78,155 @@ app = ClientApp()
 
 @app.train()
 def train(message, context):
-    record = ArrayRecord({"array": Array(message.content["arrays"]["array"].numpy() + 1)})
-    return Message(RecordDict({"arrays": record}), reply_to=message)
+    array = message.content["arrays"]["array"].numpy()
+    answer = Array(np.resize(array, message.content["config"]["up-bytes"]))
+    return Message(RecordDict({"arrays": ArrayRecord({"array": answer})}), reply_to=message)
 """
 
 
 def run(quick: bool, data_dir: Path | None) -> Outcome:
-    """Time rounds of either app, one after the other, with ever more clients."""
-    del data_dir
-    sizes = (4,) if quick else (50, 200, 500, _NODES)
-    rounds = 4 if quick else 8
-    ratios, times = [], []
+    """Time pairs of rounds for each number of clients, and weigh the processes."""
+    wanted = os.environ.get("BENCH_CLIENTS", "50 200 500 1000 2708")
+    sizes = (4,) if quick else map(int, wanted.split())
+    ratios, times, memory = [], [], {}
     for clients in sizes:
-        ours, theirs = _ours_s(clients, rounds), _flowers_s(clients, rounds)
-        ratios.append(
-            Row(
-                metric=f"{clients} clients, a round: ours / Flower's app",
-                unit="x",
-                spread=quotient(ours, theirs),
-                target=_TARGET,
-                at_most=True,
+        pairs, of_ours = _trained(clients, data_dir)
+        of_flowers = _trivial_memory(clients, pairs[-1])
+        for unit, kind in (("s", "wall"), ("cpu_s", "CPU")):
+            ours = [pair[f"ours_{unit}"] for pair in pairs]
+            flowers = [pair[f"flower_{unit}"] for pair in pairs]
+            ratios.append(
+                Row(
+                    metric=f"{clients} clients, {kind} of a round: ours / Flower's app",
+                    unit="x",
+                    spread=Spread.of([a / b for a, b in zip(ours, flowers, strict=True)]),
+                    target=_TARGET,
+                    at_most=True,
+                )
             )
-        )
-        times += [
-            Row(metric=f"{clients} clients, a round: ours", unit="s", spread=ours),
-            Row(metric=f"{clients} clients, a round: Flower's app", unit="s", spread=theirs),
-        ]
-    setting = {"dataset": _GRAPH, "weights": _weight_count(), "rounds": rounds, **_KEYS}
+            times += [
+                Row(metric=f"{clients} clients, {kind} of a round: {name}", unit="s", spread=spread)
+                for name, spread in (
+                    ("ours", Spread.of(ours)),
+                    ("Flower's app", Spread.of(flowers)),
+                )
+            ]
+        memory[clients] = {"ours": of_ours, "Flower's app": of_flowers, **_sizes(pairs)}
+    setting = {"dataset": _graph(data_dir)["dataset"], "profile": "lean", "PSS, MB": memory}
     return Outcome(name="flower_rounds", setting=setting, ratios=ratios, times=times)
 
 
-def _ours_s(clients: int, rounds: int) -> Spread:
-    keys: dict[str, Any] = {**_KEYS, "dataset": _GRAPH, "clients": clients, "rounds": rounds}
+def _graph(data_dir: Path | None) -> dict[str, Any]:
+    return {"dataset": _GRAPH} if data_dir is None else {"dataset": "cora", "data_dir": data_dir}
+
+
+def _sizes(pairs: list[dict[str, float]]) -> dict[str, int]:
+    return {key: round(pairs[-1][key]) for key in ("asked", "down_bytes", "up_bytes")}
+
+
+def _trained(
+    clients: int, data_dir: Path | None
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Train; return the pairs of rounds, and the processes' memory."""
+    keys: dict[str, Any] = {**_graph(data_dir), "clients": clients, "rounds": _rounds(clients)}
     if clients == _NODES:
         keys["partitioner"] = "one-node"
     with tempfile.TemporaryDirectory(prefix="retexo-bench-") as folder:
-        out = Path(folder, "run")
-        retexo_fl.run(out=out, engine="flower", quiet=True, **keys)
-        events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return _between([event["time_s"] for event in events if event["event"] == "round"])
+        out = Path(folder, "rounds.json")
+        with (
+            mock.patch.object(flower_engine, "run_flower_simulation", _with_pairs(out)),
+            _Memory() as memory,
+        ):
+            retexo_fl.run(out=Path(folder, "run"), engine="flower", quiet=True, **keys)
+        # A pair is open where the training ends.
+        pairs = [pair for pair in json.loads(out.read_text()) if "ours_s" in pair]
+    return pairs, memory.most_mb()
 
 
-def _flowers_s(clients: int, rounds: int) -> Spread:
-    with tempfile.TemporaryDirectory(prefix="retexo-bench-") as folder:
-        out = Path(folder, "times.json")
-        run_flower_simulation(
-            {"clients": clients, "size": _weight_count(), "rounds": rounds, "out": str(out)},
+def _rounds(clients: int) -> int:
+    """Return the most rounds of a stage: fewer where a round takes seconds."""
+    return 8 if clients <= 500 else 3
+
+
+def _with_pairs(out: Path) -> Any:
+    """Return what runs a simulation whose components carry trivial rounds, too."""
+    run_simulation = flower_engine.run_flower_simulation
+
+    @functools.wraps(run_simulation)
+    def run_pairs(*given: Any, apps: BundleApps, **how: Any) -> None:
+        name = "from tests.bench.flower_pairs import"
+        paired = replace(
+            apps,
+            server=apps.server.replace("from retexo_fl.federation import", name),
+            client=apps.client.replace("from retexo_fl.federation import", name),
+        )
+        run_simulation(*given, apps=paired, extra_environment={OUT_VARIABLE: str(out)}, **how)
+
+    return run_pairs
+
+
+def _trivial_memory(clients: int, pair: dict[str, float]) -> dict[str, float]:
+    """Run the trivial app alone; return its processes' memory."""
+    with _Memory() as memory:
+        flower_engine.run_flower_simulation(
+            {
+                "clients": clients,
+                "rounds": _rounds(clients),
+                "down-bytes": round(pair["down_bytes"]),
+                "up-bytes": round(pair["up_bytes"]),
+            },
             num_clients=clients,
             tick=lambda: None,
             apps=BundleApps(server=_SERVER, client=_CLIENT),
         )
-        return _between(json.loads(out.read_text()))
+    return memory.most_mb()
 
 
-def _weight_count() -> int:
-    config = make_config({"model": "gcn", "layers": 1})
-    return num_weights(ModelShape.of(config, inputs=_FEATURES, classes=_CLASSES), 0)
+class _Memory:
+    """Looks at the proportional memory of all processes under this one, for a ``with`` block."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, float] = defaultdict(float)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        """Begin to look."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop looking."""
+        self._over.set()
+        self._thread.join()
+
+    def most_mb(self) -> dict[str, float]:
+        """Return the most MB by program: of one actor, of all processes of the others together."""
+        return {name: round(self._most[name] / 1e6) for name in sorted(self._most)}
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            now: dict[str, float] = defaultdict(float)
+            for pid in descendants_of(process_table(), os.getpid()):
+                name, pss = _program_of(pid), _pss_bytes(pid)
+                now[name] = max(now[name], pss) if name == "a Ray actor" else now[name] + pss
+                now["all"] += pss
+            for name, pss in now.items():
+                self._most[name] = max(self._most[name], pss)
 
 
-def _between(times_s: list[float]) -> Spread:
-    """Summarise the seconds from round to round."""
-    return Spread.of([after - before for before, after in itertools.pairwise(times_s)])
+def _program_of(pid: int) -> str:
+    try:
+        command = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace")
+    except OSError:  # it ended meanwhile
+        return "others"
+    command = command.replace("\0", " ")
+    return next((name for part, name in _PROGRAMS.items() if part in command), "others")
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        lines = Path("/proc", str(pid), "smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)

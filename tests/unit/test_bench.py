@@ -50,7 +50,9 @@ RATIOS = {
         for size in ("5 k weights", "92 k weights")
         for what in ("CPU", "wall time")
     },
-    "flower_rounds": {"4 clients, a round: ours / Flower's app"},
+    "flower_rounds": {
+        f"4 clients, {kind} of a round: ours / Flower's app" for kind in ("wall", "CPU")
+    },
     "agent_channels": {
         "standard, 2 clients, 2 rounds: udp / tcp",
         "standard, 2 clients, 2 rounds: xdp / tcp",

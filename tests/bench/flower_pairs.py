@@ -1,0 +1,183 @@
+"""Rounds of ours and of a trivial Flower app in turn, inside one simulation.
+
+Before each round of a training the server sends every client an array of as many bytes as that
+round's message, and gets one of as many bytes as an answer back: all that Flower, Ray and the
+machine do to one kind of message they do to the other. What the components of a training are
+called, its bundle finds here (``flower_rounds.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from retexo_fl.federation import client_app, server_app
+from retexo_fl.federation.records import content_volumes
+from retexo_fl.simulation.flower_processes import descendants_of, process_table
+
+#: Names the file that the seconds of rounds go to.
+OUT_VARIABLE: Final = "RETEXO_BENCH_ROUNDS"
+_TRIVIAL: Final = "train.trivial"
+_TRAIN: Final = "train.layer"
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+# ---- server -------------------------------------------------------------------------------------
+
+
+def make_server_app(**how: Any) -> ServerApp:
+    """Return the ServerApp of a training that carries a trivial round before each of its own."""
+    app = server_app.make_server_app(**how)
+    paired = ServerApp()
+
+    @paired.main()
+    def main(grid: Grid, context: Context) -> None:
+        pairs = _Pairs(grid)
+        try:
+            app(grid, context)
+        finally:
+            Path(os.environ[OUT_VARIABLE]).write_text(json.dumps(pairs.taken), encoding="utf-8")
+
+    return paired
+
+
+class _Pairs:
+    """Stands before a grid; ``taken`` has seconds and CPU seconds of pairs of rounds.
+
+    A round of ours is from sending its messages until those of the next message are to be sent: its
+    answers are read, added, and the weights take a step.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.taken: list[dict[str, float]] = []
+        self._grid: Any = grid
+        self._push: Callable[[Iterable[Message]], Iterable[str]] = grid.push_messages
+        self._pull: Callable[[Iterable[str]], Iterable[Message]] = grid.pull_messages
+        self._begun: dict[str, float] = {}
+        self._up_bytes = 0
+        self._grid.push_messages = self._push_messages
+        self._grid.pull_messages = self._pull_messages
+
+    def _push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        kind = messages[0].metadata.message_type if messages else ""
+        if kind == _TRIVIAL:
+            return self._push(messages)
+        if self._begun:
+            self.taken[-1] |= _since(self._begun, "ours")
+            self._begun = {}
+        if kind == _TRAIN:
+            # The bytes of an answer are known from the second round on.
+            if self._up_bytes:
+                self._carry_trivial(messages)
+                self._begun = _now()
+            self._up_bytes = 0
+        return self._push(messages)
+
+    def _pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(self._pull(message_ids))
+        if replies and not self._up_bytes and replies[0].metadata.message_type == _TRAIN:
+            self._up_bytes = _payload(replies[0])
+        return replies
+
+    def _carry_trivial(self, messages: list[Message]) -> None:
+        begun = _now()
+        down_bytes = _payload(messages[0])
+        array = Array(np.full(down_bytes, len(self.taken) % 256, np.uint8))
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"array": array}),
+                "config": ConfigRecord({"up-bytes": self._up_bytes}),
+            }
+        )
+        nodes = [item.metadata.dst_node_id for item in messages]
+        asked = [Message(content, dst_node_id=node, message_type=_TRIVIAL) for node in nodes]
+        replies = self._sent_by_flower(asked)
+        total = sum(int(reply.content["arrays"]["array"].numpy()[0]) for reply in replies)
+        assert total == len(nodes) * (len(self.taken) % 256), "answers are missing"
+        pair = _since(begun, "flower")
+        sizes = {"asked": len(nodes), "down_bytes": down_bytes, "up_bytes": self._up_bytes}
+        self.taken.append({**pair, **sizes})
+
+    def _sent_by_flower(self, messages: list[Message]) -> list[Message]:
+        """Do as ``send_and_receive`` of Flower's grid, without what we change in it."""
+        methods = vars(self._grid.state)
+        ours = methods.pop("get_message_ins", None)
+        names, replies = set(self._push(messages)), list[Message]()
+        while True:
+            came = self._pull(names)
+            replies += came
+            names -= {reply.metadata.reply_to_message_id for reply in came}
+            if not names:
+                break
+            time.sleep(self._grid.pull_interval)
+        if ours is not None:
+            methods["get_message_ins"] = ours
+        return replies
+
+
+def _payload(message: Message) -> int:
+    return sum(volume.payload for volume in content_volumes(message.content))
+
+
+def _now() -> dict[str, float]:
+    """Return the time, and the CPU seconds of this process and all under it."""
+    table = process_table()
+    return {
+        "s": time.monotonic(),
+        "cpu_s": sum(map(_cpu_s, (os.getpid(), *descendants_of(table, os.getpid())))),
+    }
+
+
+def _since(begun: dict[str, float], name: str) -> dict[str, float]:
+    """Return what has been taken since: one tick of the kernel's clock at least."""
+    now = _now()
+    return {f"{name}_{key}": max(now[key] - begun[key], 1 / _TICKS_PER_S) for key in now}
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it ended meanwhile
+        return 0.0
+    fields = text[text.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+# ---- clients ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def make_client_app(**places: str) -> ClientApp:
+    """Return the ClientApp of a training that also answers trivial messages."""
+    app = client_app.make_client_app(**places)
+    kind, action = _TRIVIAL.split(".")
+    getattr(app, kind)(action)(_answer_trivial)
+    app.__class__ = _Paired
+    app.places = places  # type: ignore[attr-defined]
+    return app
+
+
+class _Paired(ClientApp):
+    """Pickles as the call that makes it, as ours does."""
+
+    places: dict[str, str]
+
+    def __reduce__(self) -> tuple[Callable[..., ClientApp], tuple[Any, ...]]:
+        return functools.partial(make_client_app, **self.places), ()
+
+
+def _answer_trivial(message: Message, _: Context) -> Message:
+    array = message.content["arrays"]["array"].numpy()
+    answer = Array(np.resize(array, message.content["config"]["up-bytes"]))
+    return Message(RecordDict({"arrays": ArrayRecord({"array": answer})}), reply_to=message)
