@@ -1,8 +1,7 @@
 """Messages of Flower's simulation, found by their node.
 
 Flower 1.41 looks for each node's next message by going through all messages that are on their way:
-with N clients N^2 looks in a round, over and over until all have answered. From 200 clients on
-these take longer than all else that its server's process does. Here Flower looks at the message
+N^2 looks with N clients, again and again until all have answered. Here Flower looks at the message
 that waits for the node, and at none where none does.
 """
 
