@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.federation import client_app, server_app
+from retexo_fl import federation
 from retexo_fl.federation.records import content_volumes
 from retexo_fl.simulation.flower_processes import descendants_of, process_table
 
@@ -37,7 +37,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 def make_server_app(**how: Any) -> ServerApp:
     """Return the ServerApp of a training that carries a trivial round before each of its own."""
-    app = server_app.make_server_app(**how)
+    app: Any = federation.make_server_app(**how)
     paired = ServerApp()
 
     @paired.main()
@@ -102,8 +102,8 @@ class _Pairs:
         )
         nodes = [item.metadata.dst_node_id for item in messages]
         asked = [Message(content, dst_node_id=node, message_type=_TRIVIAL) for node in nodes]
-        replies = self._sent_by_flower(asked)
-        total = sum(int(reply.content["arrays"]["array"].numpy()[0]) for reply in replies)
+        answers: list[Any] = [reply.content for reply in self._sent_by_flower(asked)]
+        total = sum(int(answer["arrays"]["array"].numpy()[0]) for answer in answers)
         assert total == len(nodes) * (len(self.taken) % 256), "answers are missing"
         pair = _since(begun, "flower")
         sizes = {"asked": len(nodes), "down_bytes": down_bytes, "up_bytes": self._up_bytes}
@@ -160,12 +160,13 @@ def _cpu_s(pid: int) -> float:
 @functools.cache
 def make_client_app(**places: str) -> ClientApp:
     """Return the ClientApp of a training that also answers trivial messages."""
-    app = client_app.make_client_app(**places)
+    app: Any = federation.make_client_app(**places)
     kind, action = _TRIVIAL.split(".")
     getattr(app, kind)(action)(_answer_trivial)
     app.__class__ = _Paired
-    app.places = places  # type: ignore[attr-defined]
-    return app
+    app.places = places
+    made: ClientApp = app
+    return made
 
 
 class _Paired(ClientApp):
@@ -178,6 +179,7 @@ class _Paired(ClientApp):
 
 
 def _answer_trivial(message: Message, _: Context) -> Message:
-    array = message.content["arrays"]["array"].numpy()
-    answer = Array(np.resize(array, message.content["config"]["up-bytes"]))
+    content: Any = message.content
+    array = content["arrays"]["array"].numpy()
+    answer = Array(np.resize(array, content["config"]["up-bytes"]))
     return Message(RecordDict({"arrays": ArrayRecord({"array": answer})}), reply_to=message)

@@ -117,7 +117,9 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
 
 
 def _graph(data_dir: Path | None) -> dict[str, Any]:
-    return {"dataset": _GRAPH} if data_dir is None else {"dataset": "cora", "data_dir": data_dir}
+    return (
+        {"dataset": _GRAPH} if data_dir is None else {"dataset": "cora", "data_dir": str(data_dir)}
+    )
 
 
 def _sizes(pairs: list[dict[str, float]]) -> dict[str, int]:

@@ -53,7 +53,7 @@ def message(node: int, number: int, ttl: float = 60.0) -> Message:
 def delivered(grid: Any, node: int) -> list[int]:
     """Take the next message of a node as Flower's simulation does; return its number."""
     found = grid.state.get_message_ins(node_id=node, limit=1)
-    return [item.content["of"]["number"] for item in found]
+    return [int(item.content["of"]["number"]) for item in found]
 
 
 def test_each_node_gets_its_messages_once_and_in_their_order(grid: Any) -> None:
