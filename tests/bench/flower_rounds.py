@@ -45,6 +45,7 @@ _PROGRAMS: Final = {
 }
 
 _SERVER: Final = """
+import time
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
