@@ -501,10 +501,12 @@ class Crossing:
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
         width = self._shape.exchange_width(ticket.stage)
         crossing, mailbox = self._crossing(ticket), self._mailbox(ticket.stage)
-        traffic = mailbox.receive(crossing, width, self._config.dtype)
+        told = self._told_peers(crossing)
+        traffic = mailbox.receive(crossing, width, self._config.dtype, told=told)
         while mailbox.missing_peers() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             traffic += mailbox.receive(crossing, width, self._config.dtype)
+        self._put_told_peers(crossing, told, mailbox.told_peers)
         missing = mailbox.missing_peers()
         if missing and request.close:
             self._sealing.check_closing(ticket.stage)
@@ -524,6 +526,22 @@ class Crossing:
             traffic=traffic,
         )
         return self._sealing.collected(request, answer, plan.num_send, self.count)
+
+    def _told_peers(self, crossing: Ticket) -> frozenset[int]:
+        """Return the peers of an exchange whose bytes another process of the client has told.
+
+        An agent tells the sum of an attempt each time, by an account of its own.
+        """
+        content = None if self.count is not None else self._store.note(_told(crossing))
+        found = {} if content is None else json.loads(content)
+        return frozenset(found["peers"] if found.get("attempt") == crossing.attempt else ())
+
+    def _put_told_peers(
+        self, crossing: Ticket, before: frozenset[int], peers: frozenset[int]
+    ) -> None:
+        if self.count is None and peers != before:
+            facts = {"attempt": crossing.attempt, "peers": sorted(peers)}
+            self._store.put_note(_told(crossing), json.dumps(facts).encode())
 
     def check_closed(self, ticket: Ticket) -> None:
         """Check that the exchange before a stage is closed.
@@ -662,6 +680,10 @@ class Crossing:
 
 def _missing_before(ticket: Ticket) -> str:
     return f"missing-{ticket.stage}-{ticket.weights_digest[:8].hex()}"
+
+
+def _told(ticket: Ticket) -> str:
+    return f"told-{ticket.stage}-{ticket.weights_digest[:8].hex()}"
 
 
 def _name_of(ticket: Ticket) -> str:

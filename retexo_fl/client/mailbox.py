@@ -147,16 +147,25 @@ class Mailbox:
         vectors = {p.peer: p.send.gather(rows) for p in self._plan_of(stage).receivers}
         return fixed_vectors(vectors, self._grid_bits)
 
-    def receive(self, ticket: Ticket, width: int, dtype: str) -> Traffic:
+    def receive(
+        self, ticket: Ticket, width: int, dtype: str, *, told: frozenset[int] = frozenset()
+    ) -> Traffic:
         """Decode the blocks that have arrived since the last call; return their bytes.
 
         A block that cannot be decoded is logged with its sender, which stays missing.
+
+        Args:
+            ticket: Names the exchange.
+            width: Values per vector.
+            dtype: ``float32`` or ``float64``.
+            told: Peers whose bytes another process has told; theirs are not returned again.
 
         Raises:
             PartitionError: Another client lists edges to this one that do not stand in this part.
             ConfigurationError: A peer sends blocks where datagrams are awaited, or the other way.
         """
         stage = self._stage_of(ticket, width, dtype)
+        self._counted.setdefault(stage.id, set()).update(told)
         if self._exchange is None or self._exchange.id != stage.id:
             self._exchange = self._exchange_of(stage)
         self._refuse_strangers(self._exchange, stage)
@@ -186,6 +195,11 @@ class Mailbox:
         if self._exchange is None:
             return tuple(peer.peer for peer in self._plan.peers)
         return self._exchange.missing
+
+    @property
+    def told_peers(self) -> frozenset[int]:
+        """The peers of the current exchange whose bytes were told."""
+        return frozenset(() if self._exchange is None else self._counted[self._exchange.id])
 
     def vectors(self, width: int, dtype: str, *, closed_without: tuple[int, ...]) -> Vectors:
         """Return the (B, width) vectors of all slots of the exchange that is being received.

@@ -52,10 +52,13 @@ class _Finder:
         def push_messages(messages: Iterable[Message]) -> Iterable[str]:
             messages = list(messages)
             taken = list(push(messages))
-            names = set(taken)
-            for message in messages:
-                if (name := message.metadata.message_id) in names:
-                    self._waiting[message.metadata.dst_node_id].append(name)
+            nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in messages}
+            if not nodes.keys() >= set(taken):
+                # A Flower that names messages otherwise: it looks for them itself again.
+                vars(self._state).pop("get_message_ins", None)
+            for name in taken:
+                if name in nodes:
+                    self._waiting[nodes[name]].append(name)
             return taken
 
         return push_messages

@@ -25,6 +25,7 @@ from retexo_fl.errors import (
     PartitionError,
 )
 from retexo_fl.graph import GraphPartition
+from retexo_fl.ledger import Traffic
 from retexo_fl.methods.lazy.answers import LazyClient
 from retexo_fl.training.rounds import run_alone
 from retexo_fl.training.stage_model import ModelShape, initial_weights
@@ -185,6 +186,30 @@ def test_a_client_may_move_to_another_process_between_messages(
         one, other = moved(index).train_layer(train), staying[index].train_layer(train)
         np.testing.assert_array_equal(one.update_sum, other.update_sum)
         assert one.loss_sum == other.loss_sum
+
+
+def test_what_came_is_told_once_by_whichever_process(
+    parts: list[GraphPartition], tmp_path: Path
+) -> None:
+    channel = SpoolChannel(tmp_path / "spool")
+    one, other = (
+        LazyClient(part, CONFIG, job="job-1", channel=channel, store=FolderStore(tmp_path / name))
+        for part, name in zip(parts[:2], "ab", strict=True)
+    )
+    for client in (one, other):
+        client.publish(PublishRequest(ticket=FIRST))
+    moved = LazyClient(
+        parts[0], CONFIG, job="job-1", channel=channel, store=FolderStore(tmp_path / "a")
+    )
+    told = [client.collect(CollectRequest(ticket=FIRST)).traffic for client in (one, moved, one)]
+    assert told[0].boundary.messages == 1
+    assert told[1:] == [Traffic(), Traffic()]
+    # The next attempt has accounts of its own, and other processes.
+    again = LazyClient(
+        parts[0], CONFIG, job="job-1", channel=channel, store=FolderStore(tmp_path / "a")
+    )
+    second = replace(FIRST, attempt=2)
+    assert again.collect(CollectRequest(ticket=second)).traffic == told[0]
 
 
 def test_last_evaluation_forgets_the_job(parts: list[GraphPartition], tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from flwr.proto.task_pb2 import Task
 from flwr.server.superlink.fleet.vce.vce_api import _register_nodes
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.federation.noop_federation_manager import NOOP_FEDERATION_ID
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from retexo_fl.federation.asking.simulated_grid import with_messages_by_node
@@ -36,7 +35,8 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> Any:
         for item in dataclasses.fields(Run)
         if item.default is item.default_factory is dataclasses.MISSING
     ]
-    run = Run(**{**dict.fromkeys(needed), "run_id": 1, "federation_id": NOOP_FEDERATION_ID})
+    values: dict[str, Any] = dict.fromkeys(needed)
+    run = Run(**{**values, "run_id": 1, "federation_id": NOOP_FEDERATION_ID})
     run.primary_task_id = 1
     state.run_ids[1], state.task_store[1] = RunRecord(run=run), Task(task_id=1, run_id=1)
     _register_nodes(4, factory)
@@ -84,6 +84,16 @@ def test_message_that_has_expired_is_not_delivered(grid: Any) -> None:
     grid.push_messages([message(node, 1, ttl=0.01), message(node, 2)])
     time.sleep(0.02)
     assert [delivered(grid, node) for _ in range(3)] == [[], [2], []]
+
+
+def test_messages_that_flower_names_otherwise_are_found_by_flower(
+    grid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = sorted(grid.get_node_ids())
+    own = grid.push_messages
+    monkeypatch.setattr(grid, "push_messages", lambda messages: [f"0x{x}" for x in own(messages)])
+    with_messages_by_node(grid).push_messages([message(nodes[0], 1)])
+    assert delivered(grid, nodes[0]) == [1]
 
 
 def test_other_grids_are_left_as_they_are(grid: Any, monkeypatch: pytest.MonkeyPatch) -> None:
