@@ -65,8 +65,8 @@ class _Pairs:
         self._pull: Callable[[Iterable[str]], Iterable[Message]] = grid.pull_messages
         self._begun: dict[str, float] = {}
         self._up_bytes = 0
-        self._grid.push_messages = self._push_messages
-        self._grid.pull_messages = self._pull_messages
+        vars(grid)["push_messages"] = self._push_messages
+        vars(grid)["pull_messages"] = self._pull_messages
 
     def _push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)

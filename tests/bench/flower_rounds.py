@@ -211,11 +211,11 @@ class _Memory:
         while not self._over.wait(_LOOK_S):
             now: dict[str, float] = defaultdict(float)
             for pid in descendants_of(process_table(), os.getpid()):
-                name, pss = _program_of(pid), _pss_bytes(pid)
+                name, pss = _program_of(pid), float(_pss_bytes(pid))
                 now[name] = max(now[name], pss) if name == "a Ray actor" else now[name] + pss
                 now["all"] += pss
-            for name, pss in now.items():
-                self._most[name] = max(self._most[name], pss)
+            for name, taken in now.items():
+                self._most[name] = max(self._most[name], taken)
 
 
 def _program_of(pid: int) -> str:
