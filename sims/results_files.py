@@ -142,12 +142,13 @@ def _write(
 
 
 def origin(name: str, setting: Setting) -> dict[str, Any]:
-    """Return the command, commit, machine and versions behind a result; no path of a machine."""
+    """Return the command, commit, machine and versions behind a result; no path of a machine.
+
+    Seeds that were added (``--extend``) come to what the whole command comes to.
+    """
     words = ["python", "-m", "sims", name]
     if setting.quick:
         words.append("--quick")
-    if setting.written is not None:
-        words.append("--extend")
     if setting.data_dir is not None:
         words += ["--data-dir", "DIR"]
     packages = ("retexo-fl", "torch", "flwr", "numpy", "scipy")
