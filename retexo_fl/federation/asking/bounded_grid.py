@@ -26,6 +26,8 @@ PATIENCE_S: Final = 300.0
 _TOLD_AFTER_S: Final = 5.0
 #: A signal that another thread of this process has sent to it is handled between two looks.
 _LOOK_S: Final = 0.2
+#: A SuperLink that has failed is asked again after.
+_AGAIN_AFTER_S: Final = 1.0
 #: Flower's first pause before it asks again for a piece of a reply that is on its way, and ours.
 _PIECE_PAUSE_S: Final = (1, 0.05)
 
@@ -59,7 +61,7 @@ class BoundedGrid:
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that are connected."""
-        return self._within(lambda: list(self._grid.get_node_ids()))
+        return self._repeated(lambda: list(self._grid.get_node_ids()))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages; return a name for each."""
@@ -69,7 +71,23 @@ class BoundedGrid:
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there."""
         wanted = list(message_ids)
-        return self._within(lambda: list(self._grid.pull_messages(wanted)))
+        return self._repeated(lambda: list(self._grid.pull_messages(wanted)))
+
+    def _repeated(self, call: Callable[[], _T]) -> _T:
+        """Ask again what changes nothing, as long as the SuperLink fails at it.
+
+        One whose database is busy answers 500; to send again could send twice.
+        """
+        begun_s = time.monotonic()
+        while True:
+            try:
+                return self._within(call)
+            except EngineFailed as error:
+                if not _is_its_fault(error.__cause__):
+                    raise
+                if time.monotonic() - begun_s >= self._patience_s:
+                    raise
+                time.sleep(_AGAIN_AFTER_S)
 
     def _within(self, call: Callable[[], _T]) -> _T:
         outcomes: queue.SimpleQueue[tuple[list[_T], BaseException | None]] = queue.SimpleQueue()
@@ -108,6 +126,10 @@ class BoundedGrid:
                 if is_told:
                     self._on_superlink(True)
                 return outcome
+
+
+def _is_its_fault(error: BaseException | None) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
 
 
 def _look_for_pieces_soon() -> None:

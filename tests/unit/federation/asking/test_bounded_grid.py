@@ -54,6 +54,40 @@ def test_pieces_on_their_way_are_looked_for_soon() -> None:
     assert time.monotonic() - begun < 0.75
 
 
+def failed(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "https://127.0.0.1/v1/runtime/nodes")
+    response = httpx.Response(status, request=request)
+    return httpx.HTTPStatusError(f"{status}", request=request, response=response)
+
+
+class FailingGrid(InlineGrid):
+    """Does what Flower's grid does when its SuperLink fails some times."""
+
+    def __init__(self, failures: list[httpx.HTTPStatusError]) -> None:
+        super().__init__(ClientApp(), 2, {})
+        self.failures = failures
+
+    def get_node_ids(self) -> list[int]:
+        if self.failures:
+            raise self.failures.pop()
+        return [2, 3]
+
+
+def test_a_superlink_that_fails_is_asked_again_as_long_as_one_is_patient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounded_grid, "_AGAIN_AFTER_S", 0.01)
+    grid = FailingGrid([failed(500), failed(503)])
+    assert list(BoundedGrid(grid).get_node_ids()) == [2, 3]
+    grid.failures = [failed(500) for _ in range(1000)]
+    with pytest.raises(EngineFailed, match=r"^the SuperLink does not serve this run \(500\)"):
+        BoundedGrid(grid, patience_s=0.1).get_node_ids()
+    # Whom it refuses it refuses again.
+    grid.failures = [failed(403)]
+    with pytest.raises(EngineFailed, match=r"\(403\)"):
+        BoundedGrid(grid).get_node_ids()
+
+
 def test_silence_is_a_named_failure() -> None:
     let_go = threading.Event()
     with pytest.raises(EngineFailed, match=r"the SuperLink has not answered for 0\.05 s"):
