@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     encoding: str | None
     """Encoding of CSV tables, such as windows-1252; default detected."""
     edges_are: Literal["undirected", "directed"] | None
-    """Whether edges have a direction; models dir-* use it."""
+    """Whether edges have a direction, from source to target; models dir-* use it."""
     merge_edges: Literal["refuse", "sum", "mean", "max"] | None
     """Repeated edges: refuse, or merge by the sum, mean or maximum of weights (1 if none) and
     attributes.
@@ -108,8 +108,8 @@ class Options(TypedDict, total=False):
     """Bits per value in these vectors (8 in the last three steps); 32 is exact."""
     # ---- Model and training ----
     algorithm: Literal["lazy", "standard", "bns", "drop", "central", "propagation"] | None
-    """lazy: layer by layer; standard, bns (sampled boundary nodes), drop (no crossing edges),
-    central (one client): end to end.
+    """lazy: layer by layer; standard, bns (samples boundary nodes), drop (no crossing edges),
+    central: end to end; propagation: of labels.
     """
     model: (
         Literal[
@@ -175,8 +175,8 @@ class Options(TypedDict, total=False):
     warm_start: bool | None
     """Start a stage's classifier from the head of the stage before."""
     candidates: Literal["none", "own-row", "drawn-types", "few-blocks", "auto"] | None
-    """Variants that validation nodes choose from: without own rows, without drawn types too, on
-    three blocks. Needs one local step.
+    """Variants for validation nodes to choose from: own-row omits own rows, drawn-types also
+    drawn types, few-blocks uses three.
     """
     floor: Literal["none", "one-shot"] | None
     """Keep a one-shot model if it validates better (two-layer gcn, sage; needs classes, row-

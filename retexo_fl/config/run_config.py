@@ -165,7 +165,7 @@ class RunConfig:
     )
     edges_are: str = one_of(
         "undirected",
-        "Whether edges have a direction; models dir-* use it.",
+        "Whether edges have a direction, from source to target; models dir-* use it.",
         *("undirected", "directed"),
         lean=ANY,
     )
@@ -255,8 +255,8 @@ class RunConfig:
 
     algorithm: str = one_of(
         "lazy",
-        "lazy: layer by layer; standard, bns (sampled boundary nodes), drop (no crossing "
-        "edges), central (one client): end to end.",
+        "lazy: layer by layer; standard, bns (samples boundary nodes), drop (no crossing edges), "
+        "central: end to end; propagation: of labels.",
         *ALGORITHMS,
         panel="Model and training",
         lean=OWN,
@@ -354,8 +354,8 @@ class RunConfig:
     )
     candidates: str = one_of(
         "none",
-        "Variants that validation nodes choose from: without own rows, without drawn types "
-        "too, on three blocks. Needs one local step.",
+        "Variants for validation nodes to choose from: own-row omits own rows, drawn-types "
+        "also drawn types, few-blocks uses three.",
         *("none", "own-row", "drawn-types", "few-blocks", "auto"),
         lean=ANY,
     )

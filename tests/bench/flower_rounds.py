@@ -13,11 +13,10 @@ import functools
 import json
 import os
 import tempfile
-import threading
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from unittest import mock
 
 import retexo_fl
@@ -27,6 +26,7 @@ from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.bench.flower_pairs import OUT_VARIABLE
 from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
+from tests.support.memory import Looking, bytes_of
 
 #: By how much a round of ours may take longer than one of Flower's app.
 _TARGET: Final = 1.2
@@ -185,37 +185,26 @@ def _trivial_memory(clients: int, pair: dict[str, float]) -> dict[str, float]:
     return memory.most_mb()
 
 
-class _Memory:
-    """Looks at the proportional memory of all processes under this one, for a ``with`` block."""
+class _Memory(Looking):
+    """Looks at the proportional memory of all processes under this one."""
 
     def __init__(self) -> None:
+        super().__init__(_LOOK_S)
         self._most: dict[str, float] = defaultdict(float)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        """Begin to look."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop looking."""
-        self._over.set()
-        self._thread.join()
 
     def most_mb(self) -> dict[str, float]:
         """Return the most MB by program: of one actor, of all processes of the others together."""
         return {name: round(self._most[name] / 1e6) for name in sorted(self._most)}
 
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            now: dict[str, float] = defaultdict(float)
-            for pid in descendants_of(process_table(), os.getpid()):
-                name, pss = _program_of(pid), float(_pss_bytes(pid))
-                now[name] = max(now[name], pss) if name == "a Ray actor" else now[name] + pss
-                now["all"] += pss
-            for name, taken in now.items():
-                self._most[name] = max(self._most[name], taken)
+    def look(self) -> None:
+        """Look once."""
+        now: dict[str, float] = defaultdict(float)
+        for pid in descendants_of(process_table(), os.getpid()):
+            name, pss = _program_of(pid), float(_pss_bytes(pid))
+            now[name] = max(now[name], pss) if name == "a Ray actor" else now[name] + pss
+            now["all"] += pss
+        for name, taken in now.items():
+            self._most[name] = max(self._most[name], taken)
 
 
 def _program_of(pid: int) -> str:
@@ -229,7 +218,6 @@ def _program_of(pid: int) -> str:
 
 def _pss_bytes(pid: int) -> int:
     try:
-        lines = Path("/proc", str(pid), "smaps_rollup").read_text(encoding="ascii").splitlines()
-    except OSError:
+        return bytes_of(Path("/proc", str(pid), "smaps_rollup"), "Pss")
+    except OSError:  # it ended meanwhile
         return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)

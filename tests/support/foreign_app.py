@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support.bundle_projects import bundle_project
 from tests.support.deployment import CONNECTION, Deployment
+
+_PROJECT = bundle_project(
+    "other_app.server:app", "other_app.client:app", '[tool.flwr.app.config]\nout = ""\n'
+)
 
 _SERVER = """
 import json, time
@@ -27,23 +32,6 @@ def main(grid, context):
             told[reply.metadata.src_node_id] = {told}
         time.sleep(0.1)
     Path(context.run_config["out"]).write_text(json.dumps(told))
-"""
-_PROJECT = """
-[project]
-name = "other"
-version = "0.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "somebody"
-
-[tool.flwr.app.components]
-serverapp = "other_app.server:app"
-clientapp = "other_app.client:app"
-
-[tool.flwr.app.config]
-out = ""
 """
 
 

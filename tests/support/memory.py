@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,22 +32,17 @@ class Usage:
     resident_bytes: int = 0
 
 
-class MemoryWatch:
-    """Looks at the processes of hosts, for a ``with`` block.
+class Looking(ABC):
+    """Looks at processes again and again, for a ``with`` block.
 
     Args:
-        hosts: Whose processes.
-
-    Attributes:
-        usage: By host and program, e.g. ``("client-0", "flwr-clientapp")``.
+        every_s: Pause between two looks.
     """
 
-    def __init__(self, hosts: Iterable[Host]) -> None:
-        self.usage: dict[tuple[str, str], Usage] = {}
-        self._hosts = {host.namespace: host.name for host in hosts}
-        self._seen: set[tuple[str, int]] = set()
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
         """Begin to look."""
@@ -58,6 +54,31 @@ class MemoryWatch:
         self._over.set()
         self._thread.join()
 
+    @abstractmethod
+    def look(self) -> None:
+        """Look once."""
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            self.look()
+
+
+class MemoryWatch(Looking):
+    """Looks at the processes of hosts.
+
+    Args:
+        hosts: Whose processes.
+
+    Attributes:
+        usage: By host and program, e.g. ``("client-0", "flwr-clientapp")``.
+    """
+
+    def __init__(self, hosts: Iterable[Host]) -> None:
+        super().__init__(_LOOK_S)
+        self.usage: dict[tuple[str, str], Usage] = {}
+        self._hosts = {host.namespace: host.name for host in hosts}
+        self._seen: set[tuple[str, int]] = set()
+
     def table(self) -> str:
         """Return what was seen, one line for each host and program."""
         head = f"{'host':<12}{'program':<24}{'processes':>9}{'PSS, MB':>10}{'peak RSS, MB':>14}"
@@ -68,18 +89,18 @@ class MemoryWatch:
         ]
         return "\n".join((head, *lines))
 
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            running = processes_by_namespace(self._hosts)
-            for namespace, host in self._hosts.items():
-                for pid in running[namespace]:
-                    self._look(host, pid)
+    def look(self) -> None:
+        """Look once."""
+        running = processes_by_namespace(self._hosts)
+        for namespace, host in self._hosts.items():
+            for pid in running[namespace]:
+                self._note(host, pid)
 
-    def _look(self, host: str, pid: int) -> None:
+    def _note(self, host: str, pid: int) -> None:
         try:
             name = _program_of(pid)
-            resident = _kib(Path(f"/proc/{pid}/status"), "VmHWM")
-            pss = _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss")
+            resident = bytes_of(Path(f"/proc/{pid}/status"), "VmHWM")
+            pss = bytes_of(Path(f"/proc/{pid}/smaps_rollup"), "Pss")
         except OSError:  # it ended meanwhile
             return
         usage = self.usage.setdefault((host, name), Usage())
@@ -102,6 +123,7 @@ def _program_of(pid: int) -> str:
     return " ".join((Path(words[0]).name, *commands)) if own else Path(words[0]).name
 
 
-def _kib(file: Path, name: str) -> int:
+def bytes_of(file: Path, name: str) -> int:
+    """Return a line in kB of a file of the kernel, in bytes; 0 where it has none."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", file.read_text(encoding="ascii"), re.M)
     return int(found[1]) * _KIB if found else 0

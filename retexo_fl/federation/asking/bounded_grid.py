@@ -61,7 +61,7 @@ class BoundedGrid:
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that are connected."""
-        return self._repeated(lambda: list(self._grid.get_node_ids()))
+        return self._within(lambda: list(self._grid.get_node_ids()), repeats=True)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages; return a name for each."""
@@ -71,32 +71,30 @@ class BoundedGrid:
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there."""
         wanted = list(message_ids)
-        return self._repeated(lambda: list(self._grid.pull_messages(wanted)))
+        return self._within(lambda: list(self._grid.pull_messages(wanted)), repeats=True)
 
-    def _repeated(self, call: Callable[[], _T]) -> _T:
-        """Ask again what changes nothing, as long as the SuperLink fails at it.
+    def _within(self, call: Callable[[], _T], *, repeats: bool = False) -> _T:
+        """Return what a call returns.
 
-        One whose database is busy answers 500; to send again could send twice.
+        Args:
+            call: Asks the SuperLink.
+            repeats: Ask again after a server error, such as 500 of a busy database: it is as good
+                as silence. What is sent may have come all the same, and must not come twice.
+
+        Raises:
+            EngineFailed: The SuperLink is silent for too long, or refuses.
         """
-        begun_s = time.monotonic()
-        while True:
-            try:
-                return self._within(call)
-            except EngineFailed as error:
-                if not _is_its_fault(error.__cause__):
-                    raise
-                if time.monotonic() - begun_s >= self._patience_s:
-                    raise
-                time.sleep(_AGAIN_AFTER_S)
-
-    def _within(self, call: Callable[[], _T]) -> _T:
         outcomes: queue.SimpleQueue[tuple[list[_T], BaseException | None]] = queue.SimpleQueue()
+        until_s = time.monotonic() + self._patience_s
 
         def work() -> None:
-            try:
-                outcomes.put(([call()], None))
-            except BaseException as error:
-                outcomes.put(([], error))
+            while True:
+                try:
+                    return outcomes.put(([call()], None))
+                except BaseException as error:
+                    if not (repeats and _is_its_fault(error) and time.monotonic() < until_s):
+                        return outcomes.put(([], error))
+                time.sleep(_AGAIN_AFTER_S)
 
         threading.Thread(target=work, name="retexo-grid", daemon=True).start()
         values, error = self._first(outcomes)

@@ -13,21 +13,8 @@ from flwr.proto.run_pb2 import Run
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.federation.bundle_config import run_config
+from tests.support.bundle_projects import bundle_project
 
-_PROJECT = """
-[project]
-name = "other"
-version = "0.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "somebody"
-
-[tool.flwr.app.components]
-serverapp = "other:app"
-clientapp = "other:app"
-"""
 _CONFIG = """
 [tool.flwr.app.config]
 rounds = 3
@@ -42,7 +29,7 @@ key = "é"
 def bundle_of(config: str) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("pyproject.toml", _PROJECT + config)
+        archive.writestr("pyproject.toml", bundle_project(config=config))
     return written.getvalue()
 
 

@@ -44,6 +44,7 @@ from retexo_fl.federation import bounded_answers, own_node, superlink_connection
 from retexo_fl.federation.own_node import OwnNode
 from retexo_fl.federation.records import request_content
 from retexo_fl.federation.superlink_connection import Connection
+from tests.support.bundle_projects import bundle_project
 
 #: Of the answer to a request, by the last part of its path.
 Answers = dict[str, Callable[[bytes], tuple[int, bytes]]]
@@ -194,21 +195,7 @@ def hello(superlink: FakeSuperLink, **more: Any) -> list[PushMessagesRequest]:
     return superlink.deliver(asked, **more)
 
 
-#: What Flower demands of a bundle.
-PROJECT = b"""
-[project]
-name = "other"
-version = "0.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "somebody"
-
-[tool.flwr.app.components]
-serverapp = "other:app"
-clientapp = "other:app"
-"""
+PROJECT = bundle_project().encode()
 
 
 def bundle_of(project: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
