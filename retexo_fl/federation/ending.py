@@ -43,9 +43,14 @@ class Ending:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self._parent: int | None = None
+        self._superlink: int | None = None
+        self._over = threading.Event()
+
+    def note_parents(self) -> None:
+        """Note who started this process; what :attr:`is_orphan` compares with."""
         self._parent = os.getppid()
         self._superlink = _superlink_above(self._parent)
-        self._over = threading.Event()
 
     @property
     def is_orphan(self) -> bool:
@@ -117,15 +122,20 @@ def noted_ending(note: Callable[[str], None]) -> Iterator[Ending]:
 
 def _take_signals(ending: Ending, note: Callable[[str], None], stack: ExitStack) -> bool:
     """Take over the signals that Flower handles, as long as a stack lasts; say if there are any."""
-    are_taken = False
-    for number in _SIGNALS:
-        before = signal.getsignal(number)
-        if callable(before) and _is_flowers(before):
-            ours = ending.handler(note, before)
-            signal.signal(number, ours)
-            stack.callback(_restore, number, ours, before)
-            are_taken = True
-    return are_taken
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    flowers = {
+        number: before
+        for number, before in handlers.items()
+        if callable(before) and _is_flowers(before)
+    }
+    if flowers:
+        # In no other process: a server has no business with what started it.
+        ending.note_parents()
+    for number, before in flowers.items():
+        ours = ending.handler(note, before)
+        signal.signal(number, ours)
+        stack.callback(_restore, number, ours, before)
+    return bool(flowers)
 
 
 def _superlink_above(pid: int) -> int | None:
