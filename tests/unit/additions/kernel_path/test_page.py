@@ -1,4 +1,4 @@
-"""What docs/kernel-path*.md tell of names and bytes is what the code has."""
+"""Names and bytes in docs/kernel-path*.md and in the room of packets are those of the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES
 from tests.support.commands import ROOT
 
-PAGES = [ROOT / "docs" / f"kernel-path{of}.md" for of in ("", "-protocol")]
+PAGES = [
+    *(ROOT / "docs" / f"kernel-path{of}.md" for of in ("", "-protocol")),
+    ROOT / "retexo_fl/additions/kernel_path/packets/README.md",
+]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
