@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     of --data-dir/NAME.npz, folder, .npz file, or module:attribute.
     """
     data_dir: str | Path | None
-    """Folder that holds the .npz data sets."""
+    """Folder of .npz data sets."""
     nodes: str | Path | Sequence[str | Path] | None
     """Table of all nodes (.csv, .parquet, .npz, .txt); repeat for each type. Replaces
     --dataset.
@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
     unlabelled_values: str | None
     """Labels that mean 'unlabelled', as an empty cell does."""
     repeated_nodes: Literal["refuse", "first", "last"] | None
-    """Rows of --nodes with one key: refuse, or keep the first or the last."""
+    """Rows of --nodes with one key: refuse, or keep one."""
     source_column: str | None
     """Column of edge sources; default 'source'."""
     target_column: str | None
@@ -65,15 +65,13 @@ class Options(TypedDict, total=False):
     encoding: str | None
     """Encoding of CSV tables, such as windows-1252; default detected."""
     edges_are: Literal["undirected", "directed"] | None
-    """Whether edges have a direction, from source to target; models dir-* use it."""
+    """Direction of edges, from source to target; models dir-* use it."""
     merge_edges: Literal["refuse", "sum", "mean", "max"] | None
-    """Repeated edges: refuse, or merge by the sum, mean or maximum of weights (1 if none) and
-    attributes.
-    """
+    """Repeated edges: refuse, or merge weights (1 if none) and attributes."""
     self_loops: Literal["refuse", "drop"] | None
-    """Edges from a node to itself: refuse or drop."""
+    """Edges from a node to itself."""
     unknown_nodes: Literal["refuse", "drop"] | None
-    """Edges to an unknown node: refuse or drop."""
+    """Edges to an unknown node."""
     edges_before: str | float | date | None
     """Drop edges from this time on, such as 2024-03-01; three with / between them for train,
     validation and test nodes.
@@ -91,9 +89,7 @@ class Options(TypedDict, total=False):
     task: Literal["classes", "multi-label", "regression", "links"] | None
     """One class, several labels or a number per node, or links: which nodes have an edge."""
     relation: str | None
-    """Relation whose edges task links learns: its name, or SOURCE/NAME/TARGET; default the only
-    one.
-    """
+    """Relation that task links learns: NAME, or SOURCE/NAME/TARGET; default the only one."""
     feature_normalisation: Literal["none", "row", "l2"] | None
     """Scaling of the input features."""
     structure: Literal["columns", "degrees", "labels"] | None
@@ -101,7 +97,7 @@ class Options(TypedDict, total=False):
     nearby train labels, which peers see.
     """
     structure_columns: int | None
-    """Number of structural columns."""
+    """Structural columns."""
     structure_steps: int | None
     """Steps along edges that make structural columns; each but the first exchanges vectors."""
     structure_bits: Literal[4, 8, 32] | None
@@ -135,9 +131,9 @@ class Options(TypedDict, total=False):
     convolution.
     """
     layers: int | None
-    """Number of GNN layers; lazy training trains one stage per layer."""
+    """GNN layers; lazy training trains one stage per layer."""
     hidden: int | None
-    """Width of the hidden layers."""
+    """Width of hidden layers."""
     heads: int | None
     """Attention heads of GAT; each is hidden/heads wide."""
     num_bases: int | None
@@ -153,7 +149,7 @@ class Options(TypedDict, total=False):
     last_rounds: int | None
     """Rounds of the last layer (end to end: of all) without early stopping; 0: as rounds."""
     basis: Literal["none", "supervised"] | None
-    """Whether to project features onto directions that train labels select."""
+    """Project features onto directions that train labels select."""
     basis_rows: Literal["own", "sums", "choose"] | None
     """Rows for the basis: own, the first layer's sums (features cross once), or the better on
     validation nodes.
@@ -163,14 +159,14 @@ class Options(TypedDict, total=False):
     basis_bits: Literal[32, 8, 4] | None
     """Bits per value of the basis and its sums; 32 is exact."""
     patience: int | None
-    """Rounds without improvement on validation nodes that stop a stage; 0 for none."""
+    """Rounds without improvement in validation that stop a stage; 0 for none."""
     solver: Literal["rounds", "ridge"] | None
     """Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, sage;
     ignores rounds, optimizer, dropout).
     """
     ridge_penalty: Literal["gcv", "validation"] | None
-    """Choice of the ridge penalty: generalised cross-validation on train nodes (gcv), or error
-    on validation nodes.
+    """Ridge penalty by generalised cross-validation on train nodes (gcv), or by validation
+    error.
     """
     warm_start: bool | None
     """Start a stage's classifier from the head of the stage before."""
@@ -187,25 +183,23 @@ class Options(TypedDict, total=False):
     learning_rate: float | None
     """Step size of optimizer or server-optimizer."""
     dropout: float | None
-    """Share of a layer's input values that dropout zeroes."""
+    """Share of input values that dropout zeroes."""
     boundary_rate: float | None
-    """Share of its boundary nodes that a client samples with bns."""
+    """Share of boundary nodes that bns samples."""
     boundary_scaling: Literal["inverse", "none"] | None
-    """Whether bns divides sampled vectors by their sampling rate."""
+    """Whether bns divides vectors by their sampling rate."""
     activations: Literal["keep", "recompute"] | None
-    """Activations between an end-to-end round's two passes: keep, or recompute to save memory."""
+    """Activations of an end-to-end round: keep, or recompute to save memory."""
     local_steps: int | None
     """A client's optimizer steps per round; more than 1 is federated averaging."""
     local_optimizer: Literal["adam", "sgd"] | None
-    """Optimizer of local steps, if there is more than one."""
+    """Optimizer of several local steps."""
     local_learning_rate: float | None
     """Step size of the local optimizer."""
     proximal_mu: float | None
     """FedProx: pull of local steps towards the round's first weights; 0 for none."""
     local_correction: Literal["none", "scaffold"] | None
-    """SCAFFOLD: correct local steps for clients' different gradients, by control variates
-    beside the weights.
-    """
+    """SCAFFOLD: correct local steps by control variates, sent beside the weights."""
     server_optimizer: Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"] | None
     """Updates of several local steps: add the mean, or use it as a gradient with learning-rate."""
     link_head: Literal["dot", "mlp"] | None
@@ -215,7 +209,7 @@ class Options(TypedDict, total=False):
     loss: str | Callable[..., Any] | None
     """Loss, summed over nodes. auto: cross-entropy, for regression squared."""
     class_weights: str | Sequence[float] | None
-    """Loss weights by class: none, inverse to frequency (balanced), or one number per class."""
+    """Loss weights by class: inverse to frequency (balanced), or one number each."""
     metric: str | Callable[..., Any] | None
     """Metric that selects weights on validation nodes. auto: accuracy; several labels and links
     roc-auc; regression rmse.
@@ -229,8 +223,8 @@ class Options(TypedDict, total=False):
     clients; NORM: longest update.
     """
     secure_aggregation: Literal["none", "masked"] | None
-    """Whether the server gets each client's sums, or only masked sums over cohorts (3 training
-    clients or more). Limits: docs/masked-sums.md.
+    """masked: the server gets only masked sums over cohorts (3 training clients or more).
+    Limits: docs/masked-sums.md.
     """
     cohort_size: int | None
     """Clients per masked sum; 0 for about five. In a deployment owners agree on it."""
@@ -247,30 +241,28 @@ class Options(TypedDict, total=False):
     seed: int | None
     """Seed of every random choice except noise."""
     dtype: Literal["float32", "float64"] | None
-    """Floating-point type of arithmetic and vectors."""
+    """Type of arithmetic and vectors."""
     threads: int | None
     """CPU threads per client; another number changes last bits."""
     # ---- Mini-batches and devices ----
     sampler: Literal["none", "full", "neighbour", "shadow", "gns"] | None
-    """Mini-batches of drop and central: all neighbours, sampled ones, a subgraph around each
-    node, or mostly cached ones.
+    """Mini-batches of drop and central: all neighbours, sampled ones, subgraphs around nodes,
+    or mostly cached ones.
     """
     fanouts: str | Sequence[int] | None
     """Neighbours sampled per node, from the last layer to the first."""
     batch_nodes: int | None
     """Train nodes per mini-batch."""
     cache_share: float | None
-    """Share of its nodes that a client caches with gns."""
+    """Share of nodes that gns caches."""
     cache_epochs: int | None
-    """Epochs between two samplings of the gns cache."""
+    """Epochs between samplings of the gns cache."""
     gpu_cache: Literal["degree", "lru"] | None
     """Feature rows that a GPU caches: of highest degree, or last used (lru); not for gns."""
     devices: str | Sequence[str] | None
-    """Devices of a client; missing GPUs are left out. auto: workers or a GPU where a lazy stage
-    gains.
-    """
+    """Devices of a client; missing GPUs are left out. auto: more where a lazy stage gains."""
     balance: Literal["dynamic", "static", "equal"] | None
-    """How devices share work: by measured speed, by the first epoch's speed, or equally."""
+    """Devices share work by measured speed, by the first epoch's, or equally."""
     # ---- Exchange ----
     boundary_plan: Literal["rows", "cover", "auto"] | None
     """Vectors that clients send: boundary rows, the fewest rows and sums (gcn, sage, gin), or

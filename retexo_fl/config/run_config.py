@@ -75,9 +75,7 @@ class RunConfig:
         panel="Graph",
         lean=ANY,
     )
-    data_dir: str = text(
-        "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True, lean=ANY
-    )
+    data_dir: str = text("", "Folder of .npz data sets.", metavar="DIR", may_change=True, lean=ANY)
     nodes: str = texts(
         "Table of all nodes (.csv, .parquet, .npz, .txt); repeat for each type. Replaces "
         "--dataset.",
@@ -110,7 +108,7 @@ class RunConfig:
     )
     repeated_nodes: str = one_of(
         "refuse",
-        "Rows of --nodes with one key: refuse, or keep the first or the last.",
+        "Rows of --nodes with one key: refuse, or keep one.",
         *("refuse", "first", "last"),
         lean=ANY,
     )
@@ -165,27 +163,26 @@ class RunConfig:
     )
     edges_are: str = one_of(
         "undirected",
-        "Whether edges have a direction, from source to target; models dir-* use it.",
+        "Direction of edges, from source to target; models dir-* use it.",
         *("undirected", "directed"),
         lean=ANY,
     )
     merge_edges: str = one_of(
         "refuse",
-        "Repeated edges: refuse, or merge by the sum, mean or maximum of weights (1 if none) "
-        "and attributes.",
+        "Repeated edges: refuse, or merge weights (1 if none) and attributes.",
         *("refuse", "sum", "mean", "max"),
         lean=ANY,
     )
     self_loops: str = one_of(
         "refuse",
-        "Edges from a node to itself: refuse or drop.",
+        "Edges from a node to itself.",
         "refuse",
         "drop",
         lean=ANY,
     )
     unknown_nodes: str = one_of(
         "refuse",
-        "Edges to an unknown node: refuse or drop.",
+        "Edges to an unknown node.",
         "refuse",
         "drop",
         lean=ANY,
@@ -220,8 +217,7 @@ class RunConfig:
     )
     relation: str = text(
         "",
-        "Relation whose edges task links learns: its name, or SOURCE/NAME/TARGET; default the "
-        "only one.",
+        "Relation that task links learns: NAME, or SOURCE/NAME/TARGET; default the only one.",
         metavar="NAME",
         lean=ANY,
     )
@@ -236,9 +232,7 @@ class RunConfig:
         *("columns", "degrees", "labels"),
         lean=ANY,
     )
-    structure_columns: int = whole(
-        64, "Number of structural columns.", least=1, most=1024, lean=ANY
-    )
+    structure_columns: int = whole(64, "Structural columns.", least=1, most=1024, lean=ANY)
     structure_steps: int = whole(
         12,
         "Steps along edges that make structural columns; each but the first exchanges vectors.",
@@ -271,12 +265,12 @@ class RunConfig:
     )
     layers: int = whole(
         2,
-        "Number of GNN layers; lazy training trains one stage per layer.",
+        "GNN layers; lazy training trains one stage per layer.",
         least=1,
         most=32,
         lean=(2,),
     )
-    hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536, lean=ANY)
+    hidden: int = whole(64, "Width of hidden layers.", least=1, most=65_536, lean=ANY)
     heads: int = whole(
         8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256, lean=ANY
     )
@@ -305,7 +299,7 @@ class RunConfig:
     )
     basis: str = one_of(
         "none",
-        "Whether to project features onto directions that train labels select.",
+        "Project features onto directions that train labels select.",
         *("none", "supervised"),
         lean=OWN,
     )
@@ -331,7 +325,7 @@ class RunConfig:
     )
     patience: int = whole(
         0,
-        "Rounds without improvement on validation nodes that stop a stage; 0 for none.",
+        "Rounds without improvement in validation that stop a stage; 0 for none.",
         least=0,
         lean=ANY,
     )
@@ -344,8 +338,8 @@ class RunConfig:
     )
     ridge_penalty: str = one_of(
         "gcv",
-        "Choice of the ridge penalty: generalised cross-validation on train nodes (gcv), or "
-        "error on validation nodes.",
+        "Ridge penalty by generalised cross-validation on train nodes (gcv), or by validation "
+        "error.",
         *("gcv", "validation"),
         lean=ANY,
     )
@@ -381,28 +375,28 @@ class RunConfig:
     )
     dropout: float = number(
         0.3,
-        "Share of a layer's input values that dropout zeroes.",
+        "Share of input values that dropout zeroes.",
         "from 0 to below 1",
         lambda v: 0 <= v < 1,
         lean=OWN,
     )
     boundary_rate: float = number(
         0.1,
-        "Share of its boundary nodes that a client samples with bns.",
+        "Share of boundary nodes that bns samples.",
         "above 0, at most 1",
         lambda v: 0 < v <= 1,
         lean=ANY,
     )
     boundary_scaling: str = one_of(
         "inverse",
-        "Whether bns divides sampled vectors by their sampling rate.",
+        "Whether bns divides vectors by their sampling rate.",
         "inverse",
         "none",
         lean=ANY,
     )
     activations: str = one_of(
         "keep",
-        "Activations between an end-to-end round's two passes: keep, or recompute to save memory.",
+        "Activations of an end-to-end round: keep, or recompute to save memory.",
         *("keep", "recompute"),
         lean=ANY,
     )
@@ -414,7 +408,7 @@ class RunConfig:
         lean=ANY,
     )
     local_optimizer: str = one_of(
-        "adam", "Optimizer of local steps, if there is more than one.", "adam", "sgd", lean=ANY
+        "adam", "Optimizer of several local steps.", "adam", "sgd", lean=ANY
     )
     local_learning_rate: float = number(
         0.01,
@@ -432,8 +426,7 @@ class RunConfig:
     )
     local_correction: str = one_of(
         "none",
-        "SCAFFOLD: correct local steps for clients' different gradients, by control variates "
-        "beside the weights.",
+        "SCAFFOLD: correct local steps by control variates, sent beside the weights.",
         *("none", "scaffold"),
         lean=OWN,
     )
@@ -465,7 +458,7 @@ class RunConfig:
     )
     class_weights: str = formed(
         "none",
-        "Loss weights by class: none, inverse to frequency (balanced), or one number per class.",
+        "Loss weights by class: inverse to frequency (balanced), or one number each.",
         CLASS_WEIGHTS,
         metavar="SPEC",
         lean=ANY,
@@ -491,8 +484,8 @@ class RunConfig:
     )
     secure_aggregation: str = one_of(
         "none",
-        "Whether the server gets each client's sums, or only masked sums over cohorts (3 "
-        "training clients or more). Limits: docs/masked-sums.md.",
+        "masked: the server gets only masked sums over cohorts (3 training clients or more). "
+        "Limits: docs/masked-sums.md.",
         *("none", "masked"),
         lean=ANY,
     )
@@ -528,7 +521,7 @@ class RunConfig:
     )
     seed: int = whole(0, "Seed of every random choice except noise.", least=0, lean=ANY)
     dtype: str = one_of(
-        "float32", "Floating-point type of arithmetic and vectors.", "float32", "float64", lean=ANY
+        "float32", "Type of arithmetic and vectors.", "float32", "float64", lean=ANY
     )
     threads: int = whole(
         1,
@@ -540,8 +533,8 @@ class RunConfig:
 
     sampler: str = one_of(
         "none",
-        "Mini-batches of drop and central: all neighbours, sampled ones, a subgraph around "
-        "each node, or mostly cached ones.",
+        "Mini-batches of drop and central: all neighbours, sampled ones, subgraphs around "
+        "nodes, or mostly cached ones.",
         *("none", "full", "neighbour", "shadow", "gns"),
         panel="Mini-batches and devices",
         lean=OWN,
@@ -556,14 +549,12 @@ class RunConfig:
     batch_nodes: int = whole(1024, "Train nodes per mini-batch.", least=1, lean=ANY)
     cache_share: float = number(
         0.2,
-        "Share of its nodes that a client caches with gns.",
+        "Share of nodes that gns caches.",
         "above 0, at most 1",
         lambda v: 0 < v <= 1,
         lean=ANY,
     )
-    cache_epochs: int = whole(
-        1, "Epochs between two samplings of the gns cache.", least=1, lean=ANY
-    )
+    cache_epochs: int = whole(1, "Epochs between samplings of the gns cache.", least=1, lean=ANY)
     gpu_cache: str = one_of(
         "degree",
         "Feature rows that a GPU caches: of highest degree, or last used (lru); not for gns.",
@@ -572,8 +563,7 @@ class RunConfig:
     )
     devices: str = formed(
         "auto",
-        "Devices of a client; missing GPUs are left out. auto: workers or a GPU where a lazy "
-        "stage gains.",
+        "Devices of a client; missing GPUs are left out. auto: more where a lazy stage gains.",
         DEVICES,
         metavar="SPEC",
         may_change=True,
@@ -581,7 +571,7 @@ class RunConfig:
     )
     balance: str = one_of(
         "dynamic",
-        "How devices share work: by measured speed, by the first epoch's speed, or equally.",
+        "Devices share work by measured speed, by the first epoch's, or equally.",
         "dynamic",
         "static",
         "equal",
@@ -736,7 +726,7 @@ class RunConfig:
     )
     resume: str = text(
         "",
-        "Run directory of an interrupted run to resume.",
+        "Directory of an interrupted run to resume.",
         metavar="RUN",
         may_change=True,
         lean=ANY,

@@ -35,25 +35,19 @@ from typing import Any, Literal, TypedDict
 _TOP: Final = """\
 # Options
 
-All keys of a run, with their defaults and values. An option is written in one of three ways:
+All keys of a run, defaults in bold. `--learning-rate 0.05` of `retexo run` is
+`learning-rate = 0.05` in a TOML file for `--config`, and `retexo_fl.run(learning_rate=0.05)` in
+[Python](python.md).
 
-| where | how |
-|---|---|
-| command line | `retexo run --learning-rate 0.05` |
-| TOML file for `--config` | `learning-rate = 0.05` |
-| [Python](python.md) | `retexo_fl.run(learning_rate=0.05)` |
-
-- `retexo plan` and `retexo sweep` take the same keys.
-- `retexo partition make` takes `seed` and the keys of the graph, except `partitions` and
-  `feature-normalisation`.
+- `retexo plan` and `retexo sweep` take the same keys. `retexo partition make` takes `seed` and
+  those of the graph, except `partitions` and `feature-normalisation`.
 - An option that you do not give comes from the [profile](#profiles). The default profile, `lean`,
-  changes some of the defaults below ([lean training](lean-training.md)).
-- `module:attribute` names a [part of your own](extending.md).
-- `retexo run` refuses options that contradict each other, before it trains."""
+  changes some defaults below ([lean training](lean-training.md)).
+- `module:attribute` names a [part of your own](extending.md)."""
 _OF_PROFILES: Final = f"""\
-`--profile NAME` sets the options below; an option that you give overrides it. A run without
-`--profile` uses `{DEFAULT_PROFILE}` where it applies, and prints why where it does not. It also
-prints the values that it adapts to your graph. An empty cell is the default.
+`--profile NAME` sets the options below; an option that you give overrides it. The default is
+`{DEFAULT_PROFILE}`. A run prints why where that does not apply, and the values that it adapts to
+your graph. An empty cell is the default.
 """
 #: Headings within the groups of the command line, by the first key of each.
 _PARTS: Final = {
@@ -63,16 +57,21 @@ _PARTS: Final = {
     "clients": "Clients, split and task",
     "feature-normalisation": "Features",
     "algorithm": "Algorithm and layers",
-    "rounds": "Rounds and basis",
-    "solver": "Solver and candidates",
+    "rounds": "Rounds, basis and solver",
     "optimizer": "Optimizer",
     "local-steps": "Local steps",
-    "link-head": "Link prediction",
-    "loss": "Loss and metric",
-    "aggregator": "Aggregation and masks",
-    "seed": "Arithmetic",
+    "link-head": "Links, loss and metric",
+    "aggregator": "Aggregation, masks and arithmetic",
 }
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w/-])")
+#: Words of ranges, which a narrow column has as signs.
+_SIGNS: Final = {
+    "from 0 to below ": "≥ 0, < ",
+    "at least ": "≥ ",
+    "at most ": "≤ ",
+    "above ": "> ",
+    "from ": "",
+}
 _LISTS: Final = {
     "fanouts": "Sequence[int]",
     "devices": "Sequence[str]",
@@ -172,7 +171,7 @@ def _function() -> str:
 
 def page() -> str:
     """Return the text of the page of all options."""
-    lines, head = [_TOP], ["| option | default | meaning | values |", "|---|---|---|---|"]
+    lines, head = [_TOP], ["| option | meaning | values |", "|---|---|---|"]
     for heading, keys in panels().items():
         lines.append(f"\n## {heading}\n")
         for index, key in enumerate(keys):
@@ -180,7 +179,7 @@ def page() -> str:
                 lines += [*([""] if index else []), f"### {_PARTS[key]}\n"]
             if key in _PARTS or not index:
                 lines += head
-            cells = [f"`{key}`", _default(key), _cell(key_infos()[key].help), _values(key)]
+            cells = [f"`{key}`", _cell(key_infos()[key].help), _values(key)]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["\n## Profiles\n", _OF_PROFILES]
     names = ["option", *(f"`{name}`" for name in PROFILES)]
@@ -196,18 +195,21 @@ def _told(value: object) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _default(key: str) -> str:
-    default = default_values()[key]
-    return "" if default == "" else _told(default)
-
-
 def _values(key: str) -> str:
-    """Return what a key takes; nothing for texts, paths and switches."""
-    info = key_infos()[key]
+    """Return what a key takes, its default first; nothing for texts and paths without one."""
+    info, default = key_infos()[key], default_values()[key]
+    told = "" if default == "" else f"**{_told(default)}**"
     if info.values:
-        known = ", ".join(f"`{value}`" for value in info.values)
-        return f"{known}, `module:attribute`" if info.extensible else known
-    return _cell(info.brief)
+        others = [f"`{value}`" for value in info.values if value != default]
+        if info.extensible:
+            others.append("`module:attribute`")
+        return ", ".join([told, *others])
+    brief = info.brief
+    for words, sign in _SIGNS.items():
+        brief = brief.replace(words, sign)
+    is_first = told and brief.startswith(f"{default},")
+    brief = _cell(brief.removeprefix(f"{default},") if is_first else brief)
+    return f"{told},{brief}" if is_first else "; ".join(filter(None, [told, brief]))
 
 
 def _cell(text: str) -> str:

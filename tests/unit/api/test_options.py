@@ -35,13 +35,15 @@ def test_the_page_of_options_is_that_of_the_configuration() -> None:
     rows = [line for line in of_keys.splitlines() if line.startswith("| `")]
     named = [row.split("`")[1] for row in rows]
     assert named == [key for keys in panels().values() for key in keys] == [*key_infos()]
-    assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
-    (hidden,) = [row for row in rows if row.startswith("| `hidden` | `64` | ")]
-    assert hidden.endswith(" | 1 to 65536 |")
+    assert all(len(re.split(r"(?<!\\)\|", row)) == 5 for row in rows)
+    (hidden,) = [row for row in rows if row.startswith("| `hidden` | ")]
+    assert hidden.endswith(" | **`64`**; 1 to 65536 |")
+    (drop,) = [row for row in rows if row.startswith("| `self-loops` | ")]
+    assert drop.endswith(" | **`refuse`**, `drop` |")
     assert all(f" `{name}` |" in of_profiles for name in PROFILES)
     # Every table has its heading: none of one group runs on into the next.
-    assert text.count("| option | default | meaning | values |") == len(
-        re.findall(r"\n\n\| option \| d", text)
+    assert text.count("| option | meaning | values |") == len(
+        re.findall(r"\n\n\| option \| m", text)
     )
     for key, value in PROFILES["lean"].items():
         (row,) = [line for line in of_profiles.splitlines() if line.startswith(f"| `{key}` |")]
