@@ -24,6 +24,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
 from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.leakage.figures import Finding
+from retexo_fl.leakage.product_members import members_from_products
 from retexo_fl.leakage.scores import auc, cosines
 from retexo_fl.leakage.watch import Products, Watch
 from retexo_fl.training.linear_step import is_linear
@@ -68,6 +69,8 @@ def play_on_server(
         found.append(_rows_from_sums(watch))
     if watch.products:
         found += _from_products(watch, shape.classes)
+        whose = members_from_products(watch, shape.classes, seed=seed)
+        found += [] if whose is None else [whose]
     else:
         skipped.append("products of rows and labels: no layer, and no floor, is solved for")
     if first and is_linear(StageModel(shape, 0)):

@@ -25,6 +25,7 @@ from retexo_fl.client.api import (
     GramAnswer,
     GramRequest,
     Request,
+    Ticket,
     TrainAnswer,
     TrainRequest,
     question_of,
@@ -102,6 +103,8 @@ class Products:
         rows: (n, D) what they are of, scaled where all add as much; likewise ``labels``: the server
             is told neither.
         labels: (n,) classes.
+        others: (m, D) rows of its validation and test nodes, as they would be added; likewise
+            ``other_labels``.
         noise: (S,) that the client added before they were masked; None without any, where rows are
             as they are.
     """
@@ -109,7 +112,33 @@ class Products:
     sums: np.ndarray
     rows: np.ndarray
     labels: np.ndarray
+    others: np.ndarray
+    other_labels: np.ndarray
     noise: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        client: RidgeClient,
+        ticket: Ticket,
+        sums: np.ndarray,
+        *,
+        noise: np.ndarray | None = None,
+        clip: float | None = None,
+    ) -> Products:
+        """Return a client's sums beside what they are of, scaled to ``clip`` if one is named."""
+        rows, nodes = client.rows_of_products(ticket), client.part.nodes
+        labels = np.asarray(nodes.labels)
+        scaled = rows if clip is None else clipped_rows(rows, clip)
+        others = np.concatenate([nodes.validation, nodes.test])
+        return cls(
+            sums=sums,
+            rows=scaled[nodes.train],
+            labels=labels[nodes.train],
+            others=scaled[others],
+            other_labels=labels[others],
+            noise=noise,
+        )
 
     @property
     def told(self) -> np.ndarray:
@@ -232,12 +261,8 @@ class Watch:
 
     def _note_products(self, client: GraphClient, request: GramRequest, answer: GramAnswer) -> None:
         assert isinstance(client, RidgeClient)
-        train = client.part.nodes.train
-        self.products[client.part.graph.client] = Products(
-            sums=np.array(answer.sums, dtype=float),
-            rows=client.rows_of_products(request.ticket)[train],
-            labels=np.asarray(client.part.nodes.labels)[train],
-        )
+        sums = np.array(answer.sums, dtype=float)
+        self.products[client.part.graph.client] = Products.of(client, request.ticket, sums)
 
     def _note_update(
         self, client: GraphClient, request: TrainRequest, answer: TrainAnswer, weights: np.ndarray
@@ -263,12 +288,8 @@ class Watch:
         assert isinstance(client, RidgeClient)
         unit = SharedStep.read(request.steps).unit
         before, after = (one.form.ring.signed(one.narrow) * unit for one in numbers)
-        train = client.part.nodes.train
-        self.products[client.part.graph.client] = Products(
-            sums=before,
-            rows=clipped_rows(client.rows_of_products(request.ticket)[train], self._clip),
-            labels=np.asarray(client.part.nodes.labels)[train],
-            noise=after - before,
+        self.products[client.part.graph.client] = Products.of(
+            client, request.ticket, before, noise=after - before, clip=self._clip
         )
 
     def note_noise(

@@ -6,7 +6,8 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,10 +27,12 @@ from retexo_fl.leakage.influence import play_influence
 from retexo_fl.leakage.memory import kept_bytes, predicting_bytes
 from retexo_fl.leakage.page import render
 from retexo_fl.leakage.peer_attacks import dense, play_on_active_peer
+from retexo_fl.leakage.product_members import members_from_products
 from retexo_fl.leakage.scores import auc, found_at_few_alarms, precision_at
 from retexo_fl.leakage.server_attacks import play_on_server
-from retexo_fl.leakage.watch import Watch
+from retexo_fl.leakage.watch import Products, Watch
 from retexo_fl.simulation.inline_engine import run_clients
+from retexo_fl.training.ridge import gram_sums
 from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.masked import MaskedUpdates, NoisedUpdates
 from tests.support.cli import TINY, CommandLine
@@ -202,6 +205,52 @@ def test_noised_products_are_played_as_the_server_reads_them(
     assert labels.guess <= 0.6 < labels.by["masked_without_noise"]
     assert labels.masked is not None
     assert labels.masked < labels.by["masked_without_noise"] - 0.05
+
+
+def test_noised_products_hide_of_whom_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same noise each time.
+    monkeypatch.setattr("retexo_fl.client.factory.secret_in", lambda path: bytes(32))
+    monkeypatch.setattr("retexo_fl.federation.job_state.secrets.token_hex", lambda size: "0" * 12)
+    graph = planted(clients=4, each=80, features=64, across=False)
+    keys = {"clients": 4, "profile": "one-shot", "update_dp": 0.3, "update_dp_clip": 1.0}
+    members = found_in(audited(graph, **keys), ATTACKS["n"])
+    assert members.by["clients"] == 4
+    assert members.clear >= 0.95
+    # A sum has 2,272 values, and 80 train nodes.
+    assert members.by["masked_without_noise"] >= 0.95
+    assert members.masked is not None
+    assert 0.45 <= members.masked <= 0.55
+
+
+def test_members_are_found_in_sums_of_theirs_alone() -> None:
+    generator = np.random.default_rng(0)
+    products, unrelated = {}, {}
+    for client in range(6):
+        rows, labels = generator.standard_normal((80, 12)), generator.integers(0, 3, 80)
+        sums, of_last = (gram_sums(rows[i], labels[i], 3) for i in (slice(20), slice(60, None)))
+        products[client] = Products(
+            sums=sums,
+            rows=rows[:20],
+            labels=labels[:20],
+            others=rows[20:60],
+            other_labels=labels[20:60],
+        )
+        unrelated[client] = replace(products[client], sums=of_last)
+
+    def found(of: dict[int, Products]) -> Finding:
+        watch = cast("Watch", SimpleNamespace(products=of, together=lambda client: range(6)))
+        one = members_from_products(watch, 3, seed=0)
+        assert one is not None
+        return one
+
+    own, other = found(products), found(unrelated)
+    # 130 values of 20 train nodes, and of 120.
+    assert own.clear >= 0.95
+    assert own.masked is not None
+    assert 0.7 <= own.masked <= own.clear - 0.1
+    assert other.clear == pytest.approx(0.5, abs=0.06)
+    assert other.masked == pytest.approx(0.5, abs=0.06)
+    assert members_from_products(cast("Watch", SimpleNamespace(products={})), 3, seed=0) is None
 
 
 #: With fewer questions than an audit asks.
@@ -423,6 +472,7 @@ ATTACKS = {
     "a": "edges inside a part, from rows beside faint ones",
     "p": "labels, from products for a regression",
     "q": "rows, from products for a regression",
+    "n": "membership, from products for a regression",
 }
 OTHER_LABELS: dict[str, Any] = {
     "regression": lambda of: {**of, "y": np.linspace(-1, 1, len(of["y"]))},
@@ -439,7 +489,7 @@ OTHER_LABELS: dict[str, Any] = {
         pytest.param(
             {"model": "dir-sage", "edges_are": "directed"}, "lrmuseaok", marks=pytest.mark.slow
         ),
-        ({"model": "gcn", "profile": "one-shot"}, "fpqseac"),
+        ({"model": "gcn", "profile": "one-shot"}, "fpqnseac"),
         ({"model": "sage", "local_steps": 2}, "seaokc"),
         ({"model": "sage", "task": "regression"}, "seaoc"),
         pytest.param({"model": "sage", "task": "multi-label"}, "seaoc", marks=pytest.mark.slow),
