@@ -22,6 +22,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from retexo_fl import federation
+from retexo_fl.client.api import ClientApi, Request
+from retexo_fl.federation import client_handlers
 from retexo_fl.federation.records import content_volumes
 from retexo_fl.simulation.flower_processes import descendants_of, process_table
 
@@ -131,11 +133,12 @@ def _payload(message: Message) -> int:
 
 
 def _now() -> dict[str, float]:
-    """Return the time, and the CPU seconds of this process and all under it."""
+    """Return the time, and CPU seconds: of this process and all under it, and of computing."""
     table = process_table()
     return {
         "s": time.monotonic(),
         "cpu_s": sum(map(_cpu_s, (os.getpid(), *descendants_of(table, os.getpid())))),
+        "computed_s": sum(float(path.read_text()) for path in _meters()),
     }
 
 
@@ -143,6 +146,11 @@ def _since(begun: dict[str, float], name: str) -> dict[str, float]:
     """Return what has been taken since: one tick of the kernel's clock at least."""
     now = _now()
     return {f"{name}_{key}": max(now[key] - begun[key], 1 / _TICKS_PER_S) for key in now}
+
+
+def _meters() -> list[Path]:
+    out = Path(os.environ[OUT_VARIABLE])
+    return [*out.parent.glob(f"{out.name}.*")]
 
 
 def _cpu_s(pid: int) -> float:
@@ -160,6 +168,7 @@ def _cpu_s(pid: int) -> float:
 @functools.cache
 def make_client_app(**places: str) -> ClientApp:
     """Return the ClientApp of a training that also answers trivial messages."""
+    vars(client_handlers)["_answers"] = _metered(client_handlers._answers)
     app: Any = federation.make_client_app(**places)
     kind, action = _TRIVIAL.split(".")
     getattr(app, kind)(action)(_answer_trivial)
@@ -183,3 +192,36 @@ def _answer_trivial(message: Message, _: Context) -> Message:
     array = content["arrays"]["array"].numpy()
     answer = Array(np.resize(array, content["config"]["up-bytes"]))
     return Message(RecordDict({"arrays": ArrayRecord({"array": answer})}), reply_to=message)
+
+
+def _metered(answers: Callable[..., RecordDict]) -> Callable[..., RecordDict]:
+    """Return what has clients answer, and keeps a file of this process's seconds of that."""
+    taken = _Taken()
+    return lambda client, *asked: answers(_Metered(client, taken), *asked)
+
+
+class _Taken:
+    """CPU seconds of this process that clients have computed for, in a file of its own."""
+
+    def __init__(self) -> None:
+        self._file = os.open(f"{os.environ[OUT_VARIABLE]}.{os.getpid()}", os.O_WRONLY | os.O_CREAT)
+        self._seconds = 0.0
+        self.add(0.0)
+
+    def add(self, seconds: float) -> None:
+        self._seconds += seconds
+        os.pwrite(self._file, f"{self._seconds:020.9f}".encode(), 0)
+
+
+class _Metered:
+    """A client whose computing is metered."""
+
+    def __init__(self, client: ClientApi, taken: _Taken) -> None:
+        self._client, self._taken = client, taken
+
+    def ask(self, request: Request[Any]) -> Any:
+        begun_s = time.thread_time()
+        try:
+            return self._client.ask(request)
+        finally:
+            self._taken.add(time.thread_time() - begun_s)

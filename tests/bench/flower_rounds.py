@@ -112,6 +112,21 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
                     ("Flower's app", Spread.of(flowers)),
                 )
             ]
+            if kind == "CPU":
+                computed = [pair["ours_computed_s"] for pair in pairs]
+                left = [(a - c) / b for a, b, c in zip(ours, flowers, computed, strict=True)]
+                times += [
+                    Row(
+                        metric=f"{clients} clients, CPU of a round: clients' computing",
+                        unit="s",
+                        spread=Spread.of(computed),
+                    ),
+                    Row(
+                        metric=f"{clients} clients, CPU of a round: ours without it / Flower's app",
+                        unit="x",
+                        spread=Spread.of(left),
+                    ),
+                ]
         memory[clients] = {"ours": of_ours, "Flower's app": of_flowers, **_sizes(pairs)}
     setting = {"dataset": _graph(data_dir)["dataset"], "profile": "lean", "PSS, MB": memory}
     return Outcome(name="flower_rounds", setting=setting, ratios=ratios, times=times)
