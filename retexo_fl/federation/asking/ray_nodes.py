@@ -76,7 +76,9 @@ class RayNodes:
 def _alive() -> list[Address]:
     """Return where the nodes of the cluster are, if this process is part of one."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    # Flower imports it in another thread: until that is done, it has no such attribute.
+    is_initialized = getattr(ray, "is_initialized", None)
+    if ray is None or is_initialized is None or not is_initialized():
         return []
     return [
         (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))

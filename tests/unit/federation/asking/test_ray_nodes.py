@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,9 +78,12 @@ def test_clusters_of_others_matter_not(cluster: list[socket.socket]) -> None:
     look_until(nodes, clock, at_most_s=100.0, since_s=0.0)
 
 
-def test_a_process_without_a_cluster_looks_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ray", [None, ModuleType("ray")], ids=["not there", "being imported"])
+def test_a_process_without_a_cluster_looks_at_nothing(
+    ray: ModuleType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = HandClock()
-    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     look_until(
         RayNodes(InMemoryGrid(ClientApp(), 2, {}), clock), clock, at_most_s=100.0, since_s=0.0
     )
