@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -66,40 +67,44 @@ class _Pairs:
         self._push: Callable[[Iterable[Message]], Iterable[str]] = grid.push_messages
         self._pull: Callable[[Iterable[str]], Iterable[Message]] = grid.pull_messages
         self._begun: dict[str, float] = {}
-        self._up_bytes = 0
+        #: Of each answer in the round before.
+        self._answered: list[int] = []
+        self._is_round = False
         vars(grid)["push_messages"] = self._push_messages
         vars(grid)["pull_messages"] = self._pull_messages
 
     def _push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
-        kind = messages[0].metadata.message_type if messages else ""
-        if kind == _TRIVIAL:
+        kinds = {message.metadata.message_type for message in messages}
+        if _TRIVIAL in kinds:
             return self._push(messages)
         if self._begun:
             self.taken[-1] |= _since(self._begun, "ours")
             self._begun = {}
-        if kind == _TRAIN:
-            # The bytes of an answer are known from the second round on.
-            if self._up_bytes:
+        # Clients without train nodes are asked something else in the same round.
+        self._is_round = _TRAIN in kinds
+        if self._is_round:
+            # The bytes of answers are known from the second round on.
+            if self._answered:
                 self._carry_trivial(messages)
                 self._begun = _now()
-            self._up_bytes = 0
+            self._answered = []
         return self._push(messages)
 
     def _pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = list(self._pull(message_ids))
-        if replies and not self._up_bytes and replies[0].metadata.message_type == _TRAIN:
-            self._up_bytes = _payload(replies[0])
+        if self._is_round:
+            self._answered += map(_payload, replies)
         return replies
 
     def _carry_trivial(self, messages: list[Message]) -> None:
         begun = _now()
-        down_bytes = _payload(messages[0])
+        down_bytes, up_bytes = _mean(map(_payload, messages)), _mean(self._answered)
         array = Array(np.full(down_bytes, len(self.taken) % 256, np.uint8))
         content = RecordDict(
             {
                 "arrays": ArrayRecord({"array": array}),
-                "config": ConfigRecord({"up-bytes": self._up_bytes}),
+                "config": ConfigRecord({"up-bytes": up_bytes}),
             }
         )
         nodes = [item.metadata.dst_node_id for item in messages]
@@ -108,7 +113,7 @@ class _Pairs:
         total = sum(int(answer["arrays"]["array"].numpy()[0]) for answer in answers)
         assert total == len(nodes) * (len(self.taken) % 256), "answers are missing"
         pair = _since(begun, "flower")
-        sizes = {"asked": len(nodes), "down_bytes": down_bytes, "up_bytes": self._up_bytes}
+        sizes = {"asked": len(nodes), "down_bytes": down_bytes, "up_bytes": up_bytes}
         self.taken.append({**pair, **sizes})
 
     def _sent_by_flower(self, messages: list[Message]) -> list[Message]:
@@ -126,6 +131,11 @@ class _Pairs:
         if ours is not None:
             methods["get_message_ins"] = ours
         return replies
+
+
+def _mean(sizes: Iterable[int]) -> int:
+    """Return the mean size: at least a byte, by which messages are told apart."""
+    return max(1, round(statistics.fmean(sizes)))
 
 
 def _payload(message: Message) -> int:
