@@ -1,7 +1,8 @@
 """Owners who made their parts of a typed graph themselves train over a deployment.
 
 Their agents are their own nodes, for which no message starts a program; what SuperNodes carry is
-the same in ``tests/system/test_deployment.py``.
+the same in ``tests/system/test_deployment.py``. By day agents train typed graphs in
+``tests/integration/test_typed_graphs.py``, from parts that owners made in ``test_typed_parts.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from tests.support.places import host_names
 from tests.support.runs import model_bytes, result_of
 from tests.support.typed_graphs import JUDGED, export_typed_part
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.deployed,
+    pytest.mark.slow,
+    pytest.mark.timeout(2400),
+]
 
 CLIENTS = 2
 OPTIONS = (
