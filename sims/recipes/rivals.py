@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Final
 
 from retexo_fl.client.preparation import graph_facts, make_parts
@@ -81,9 +80,6 @@ CANDIDATES: Final[Mapping[str, tuple[str, Mapping[str, Scalar]]]] = {
     "one-shot, 8 blocks": (ONE_SHOT, {"basis-blocks": 8}),
 }
 SEEDS: Final = (0, 1, 2, 3, 4)
-#: Of federated averaging and of clients alone on the largest graph, which take most of the time.
-FEW_SEEDS: Final = (0, 1, 2)
-LARGEST: Final = "pubmed"
 TAKES_SEEDS: Final = True
 QUICK: Final[Mapping[str, Scalar]] = {"rounds": 5, "hidden": 16}
 #: Of lean training and one-shot, the most MB on each graph.
@@ -107,27 +103,16 @@ def run(setting: Setting) -> Outcome:
     """Train every way on every graph and protocol."""
     graphs = at_hand(setting, setting.few(DATASETS))
     places: list[Place] = [
-        (graph, protocol, way)
-        for graph in graphs
-        for protocol in PROTOCOLS
-        for way in WAYS
-        if way in OURS or protocol != "dirichlet 10"
+        (graph, protocol, way) for graph in graphs for protocol in PROTOCOLS for way in WAYS
     ]
-    sweep, few = Sweep(setting, SEEDS), Sweep(setting, FEW_SEEDS)
+    sweep = Sweep(setting, SEEDS)
     keys = {at: _keys(setting, *at) for at in places}
-    of = {at: few if at[0] == LARGEST and at[-1] not in OURS else sweep for at in places}
     sweep.train({at: keys[at] for at in places if at[-1] in OURS})
     chosen = [row for graph in graphs for row in _chosen(setting, graph)]
     for way, how in ((FEDAVG, train_whole), (ALONE, train_alone)):
-        for by in (sweep, few):
-            by.train({at: keys[at] for at in places if at[-1] == way and of[at] is by}, how)
+        sweep.train({at: keys[at] for at in places if at[-1] == way}, how)
     rows = [
-        replace(
-            of[at].row(at, column),
-            reference=fmean(sweep.figures((*at[:-1], LEAN), column)),
-        )
-        for at in places
-        for column in (ACCURACY, MOVED)
+        sweep.row(at, column, (*at[:-1], LEAN)) for at in places for column in (ACCURACY, MOVED)
     ]
     return Outcome(
         title="Ten clients by the protocols of FedGCN, OpenFGL and TopFGL",
@@ -141,10 +126,7 @@ def run(setting: Setting) -> Outcome:
             "chosen": f"on {CHOSEN_AT}, by each seed's validation nodes, of "
             f"{'; '.join(CANDIDATES)}; its bytes are those of all",
             "seeds": list(sweep.seeds),
-            "trained at commit": " ".join(
-                dict.fromkeys([*sweep.commits.split(), *few.commits.split()])
-            ),
-            f"seeds of fedavg and alone on {LARGEST}": list(few.seeds),
+            "trained at commit": sweep.commits,
             "reference": "lean, the mean of its seeds",
             "score": "test nodes of all clients, by one model; alone: each client's by its own",
         },
@@ -281,8 +263,6 @@ def _lines(figures: Figures, graph: str) -> list[Check]:
                 holds=most <= MOST_MB[graph],
             )
         )
-        if protocol == "dirichlet 10":
-            continue
         for way in (FEDAVG, ALONE):
             lines.append(
                 Check(
