@@ -27,8 +27,8 @@ from retexo_fl.leakage.watch import Products, Watch
 #: Candidates of all clients, and the fewest train nodes, and others, of a client that is tried.
 _MOST_CANDIDATES: Final = 1200
 _LEAST_OF_CLIENT: Final = 2
-#: Of the largest variance of a sum, what each direction has besides: its values are rounded.
-_FLOOR: Final = 1e-6
+#: Of the largest variance, what each direction has besides: of few candidates it is known badly.
+_FLOOR: Final = 1e-4
 
 
 def members_from_products(watch: Watch, classes: int, *, seed: int) -> Finding | None:
