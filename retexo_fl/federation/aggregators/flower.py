@@ -35,8 +35,8 @@ _INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         },
         **dict.fromkeys(
             ("DifferentialPrivacyFixedClippingBase", "DifferentialPrivacyAdaptiveBase"),
-            "norm-clipping, which limits updates and adds no noise: there is no differential "
-            "privacy here",
+            "update-dp for differential privacy, or norm-clipping, which limits updates without "
+            "noise",
         ),
     }
 )

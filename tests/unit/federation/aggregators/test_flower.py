@@ -126,13 +126,13 @@ def test_flowers_robust_strategies_outvote_a_liar(attribute: str) -> None:
 
 #: Of all classes that Flower has; one that a later version adds is to be put into either.
 AGGREGATE_ALONE = {"Bulyan", "FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"}
-_NO_NOISE = "norm-clipping, .* no differential privacy here"
+_PRIVATE = "update-dp for differential privacy, or norm-clipping, which limits .* without noise"
 _NOTHING = "a strategy that differs from FedAvg in aggregate_train alone"
 DO_MORE = {
-    "DifferentialPrivacyClientSideAdaptiveClipping": _NO_NOISE,
-    "DifferentialPrivacyClientSideFixedClipping": _NO_NOISE,
-    "DifferentialPrivacyServerSideAdaptiveClipping": _NO_NOISE,
-    "DifferentialPrivacyServerSideFixedClipping": _NO_NOISE,
+    "DifferentialPrivacyClientSideAdaptiveClipping": _PRIVATE,
+    "DifferentialPrivacyClientSideFixedClipping": _PRIVATE,
+    "DifferentialPrivacyServerSideAdaptiveClipping": _PRIVATE,
+    "DifferentialPrivacyServerSideFixedClipping": _PRIVATE,
     "FedAdagrad": "optimizer adagrad, or server-optimizer adagrad with local-steps above 1",
     "FedAdam": "optimizer adam, or server-optimizer adam with local-steps above 1",
     "FedAvgM": "optimizer momentum, or server-optimizer momentum with local-steps above 1",
@@ -192,7 +192,7 @@ class Sampling(FedMedian):
     ("attribute", "sentence"),
     [
         ("prox", "aggregator FedProx: .* expected proximal-mu with local-steps above 1"),
-        ("private", "aggregator DifferentialPrivacyServerSide.* expected norm-clipping, .*"),
+        ("private", "aggregator DifferentialPrivacyServerSide.* expected update-dp for .*"),
         ("Sampling", "aggregator Sampling: .* configure_train .* aggregate_train alone"),
         ("half", "aggregator FedAvg: fraction_train is 0.5, .*; expected 1.0"),
         ("weighted", "aggregator FedAvg: weighted_by_key is 'num-edges', .*'num-examples'"),
