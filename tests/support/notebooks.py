@@ -51,9 +51,19 @@ def executed(path: Path, folder: Path) -> Notebook:
 
 
 def printed(notebook: Notebook) -> list[str]:
-    """Return what each cell of code prints."""
+    """Return what each cell of code prints: all of one stream, then of the other.
+
+    Lines of two streams arrive in an order of their own in each run.
+    """
     cells = (cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
-    return ["".join("".join(part.get("text", ())) for part in outputs) for outputs in cells]
+    return [
+        "".join("".join(part.get("text", ())) for part in sorted(outputs, key=_stream_of))
+        for outputs in cells
+    ]
+
+
+def _stream_of(output: dict[str, Any]) -> str:
+    return str(output.get("name", ""))
 
 
 def count_figures(notebook: Notebook) -> int:
