@@ -114,7 +114,7 @@ class Graph:
         labels: [N] int64 classes, [N, L] int8 labels or [N] float64 numbers.
         num_classes: Outputs of a model: C classes, L labels, or one number.
         train_mask: Of the split that it brings, as it brings it (:class:`.Masks`), or None;
-            :attr:`published_split` is what it stands for.
+            :attr:`published_split` is what it names.
         val_mask: As ``train_mask``.
         test_mask: As ``train_mask``.
         attributes: [N] non-empty bytes by name: what a graph may be cut by. A source gives only

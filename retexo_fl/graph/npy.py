@@ -34,7 +34,7 @@ _CHUNK_BYTES: Final = 2**20
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: That every NumPy takes.
 _MOST_DIMENSIONS: Final = 32
-#: By version: what reads a header, and how its length stands before it.
+#: By version: what reads a header, and how its length is written before it.
 _READERS: Final = {
     (1, 0): (npy_format.read_array_header_1_0, struct.Struct("<H")),
     (2, 0): (npy_format.read_array_header_2_0, struct.Struct("<I")),
@@ -43,7 +43,7 @@ _READERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayHeader:
-    """What stands before the data of a ``.npy`` file.
+    """What comes before the data of a ``.npy`` file.
 
     Attributes:
         shape: Of the array.

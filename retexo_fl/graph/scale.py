@@ -74,7 +74,7 @@ def drowning_columns(sizes: np.ndarray) -> np.ndarray:
     there = np.sort(sizes[sizes > 0])
     if not len(there):
         return np.empty(0, dtype=np.int64)
-    # Of two columns the smaller one stands for the others.
+    # Of two columns the smaller one replaces the others.
     usual = there[(len(there) - 1) // 2]
     too_large = (sizes > _LEAST) & (sizes > DROWNS * usual)
     return np.flatnonzero(too_large | (sizes > _TOO_LARGE))

@@ -44,7 +44,7 @@ class PerRelationInput:
         edges: By channel into these types, what its layer prepared.
         drawn: By other type, the (n, D_t) rows of its nodes, ascending.
         kinds: (N,) type of each node.
-        places: (N,) int64, where each node stands among those of its type.
+        places: (N,) int64, where each node is among those of its type.
         hashes: (N,) uint64.
     """
 

@@ -63,7 +63,7 @@ class RelationalInput(AggregatedInput):
     Attributes:
         parts: By type, the (n, D_t) rows of its nodes, ascending.
         kinds: (N,) type of each node.
-        places: (N,) int64, where each node stands among those of its type.
+        places: (N,) int64, where each node is among those of its type.
     """
 
     parts: Mapping[int, Rows]
@@ -241,7 +241,7 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
         return torch.cat(blocks) / len(blocks)
 
     def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
-        """Yield what stands below each block's first rows, where all blocks are D wide."""
+        """Yield what is below each block's first rows, where all blocks are D wide."""
         if self._stage.reads_features:
             return
         width = self.shape.inputs
@@ -556,7 +556,7 @@ class RelGcnLayer(RelSageLayer):
         return True
 
     def weights_beyond(self, first: int) -> Iterator[torch.Tensor]:
-        """Yield what stands below the first rows of W_0 and of each W_r, or of the bases."""
+        """Yield what is below the first rows of W_0 and of each W_r, or of the bases."""
         yield from super().weights_beyond(first)
         if self._bases:
             yield self.bases[:, first:]
@@ -648,7 +648,7 @@ def _far(relations: Relations) -> tuple[int, ...]:
 
 
 def places_by_type(kinds: np.ndarray, some: Iterable[int]) -> np.ndarray:
-    """Return (N,) int64: where each node stands among those of its type; 0 of other types."""
+    """Return (N,) int64: where each node is among those of its type; 0 of other types."""
     found = np.zeros(len(kinds), dtype=np.int64)
     for kind in some:
         places = np.flatnonzero(kinds == kind)

@@ -40,7 +40,7 @@ def read_width(shape: ModelShape) -> int:
 
 
 def choice_values(shape: ModelShape) -> int:
-    """Return how many values a client tells of both kinds: :func:`.judged_sums` of each."""
+    """Return how many values a client sends of both kinds: :func:`.judged_sums` of each."""
     return len(KINDS) * judged_values(read_width(shape), shape.classes)
 
 

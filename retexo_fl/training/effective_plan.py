@@ -14,7 +14,7 @@ def effective_plan(config: RunConfig) -> str:
 
     Where nobody could count which one is shorter (:mod:`.shorter_plan`), that is the plan of rows.
 
-    A partial sum stands for rows that its receiver does not see one by one. A layer that weighs
+    A partial sum replaces rows that its receiver does not see one by one. A layer that weighs
     rows by what is in them (attention), or takes their maximum, needs the rows: it keeps the plan
     of rows. So does a layer of the user's own that does not declare ``sums_messages``.
 

@@ -30,7 +30,7 @@ ALL_USES: Final = sum(_BITS.values())
 
 #: Numbers are added as multiples of 2**-200: float32 holds none that is smaller.
 _FINEST_BITS: Final = 200
-#: Of their sum, which stays below 2**(128 + 200) times the nodes; the sum of squares stands above.
+#: Of their sum, which stays below 2**(128 + 200) times the nodes; the sum of squares is above.
 _TOTAL_BITS: Final = 384
 #: Of both: squares stay below 2**(256 + 400) times the nodes.
 _MOMENT_BITS: Final = 1088

@@ -303,7 +303,7 @@ class _Layout:
 
     @property
     def spare_rows(self) -> int:
-        """Rows of H values that hold what stands behind the layer's table."""
+        """Rows of H values that hold what comes behind the layer's table."""
         return -(-(self.size - math.prod(self.shapes[0])) // self.shapes[0][1])
 
     def spans(self, filled: np.ndarray | None) -> np.ndarray | None:

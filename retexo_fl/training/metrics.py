@@ -633,7 +633,7 @@ _ERRORS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
 _RANKINGS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
     {"roc-auc": RocAuc, "average-precision": AveragePrecision}
 )
-#: By what stands before a number: of a class, of pairs, or of candidates.
+#: By what comes before a number: of a class, of pairs, or of candidates.
 _COUNTED: Final[Mapping[str, Callable[[int], Metric]]] = MappingProxyType(
     {
         **{"f1": F1, "recall": Recall, "precision": Precision},

@@ -161,7 +161,7 @@ def told_with_basis(told: np.ndarray, basis: np.ndarray) -> np.ndarray:
 
 
 def parted_basis(array: np.ndarray, shape: ModelShape) -> tuple[np.ndarray, np.ndarray]:
-    """Part what :func:`told_with_basis` returned; of other shapes nothing stands before a basis.
+    """Part what :func:`told_with_basis` returned; of other shapes nothing comes before a basis.
 
     Returns:
         (:func:`told_values`,) values, or fewer where the array is shorter, and the basis.

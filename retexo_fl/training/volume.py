@@ -203,7 +203,7 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
 
 
 def _products(shape: ModelShape) -> int:
-    """Return how many values a client tells for classes that stand for rows; 0 without these."""
+    """Return how many values a client sends for classes that replace rows; 0 without these."""
     return gram_values(shape.inputs, shape.classes) if shape.tells_classes else 0
 
 
@@ -238,7 +238,7 @@ def comparison_values(shape: ModelShape) -> tuple[int, int]:
 
 
 def solved_values(shape: ModelShape) -> int:
-    """Return how many values each client tells for the last layer, where that is solved for."""
+    """Return how many values each client sends for the last layer, where that is solved for."""
     if shape.clips_products:
         return 2 * clipped_values(len(read_columns(shape)), shape.classes) + 1
     values = judged_values if shape.validates_penalty else gram_values

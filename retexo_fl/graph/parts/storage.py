@@ -141,7 +141,7 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
     Args:
         directory: The folder of one partition.
         verify: Read everything, compare the checksums and check what must be true of a partition.
-            Without it, only what stands in manifest and headers is checked and large arrays are
+            Without it, only what is in manifest and headers is checked and large arrays are
             read when they are used: for a folder that was verified before.
 
     Returns:

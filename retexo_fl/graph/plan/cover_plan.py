@@ -1,6 +1,6 @@
 """The plan with the fewest vectors: of each pair of clients, some nodes' rows and others' sums.
 
-A node in the cover of the edges between two clients stands for all its edges. Its owner sends its
+A node in the cover of the edges between two clients represents all its edges. Its owner sends its
 row; to its owner comes the sum of the rows of those neighbours whose own row does not come. So one
 cover serves both directions, and each direction takes as many vectors as the cover has nodes.
 """
@@ -140,7 +140,7 @@ class CoveredEdges:
 def _cover(cut: CutEdges) -> tuple[np.ndarray, np.ndarray]:
     """Return the covering nodes: of this client by their number in ``sent_rows``, and boundary.
 
-    On the left of each pair stands the client with the lower index, at both ends. A pair with one
+    On the left of each pair is the client with the lower index, at both ends. A pair with one
     node on a side needs no search: that node covers all, the left one if there is one on each.
     """
     own_counts, foreign_counts = (_starts_and_counts(e)[1] for e in (cut.sent_ends, cut.slot_ends))

@@ -33,7 +33,7 @@ class CutEdges:
         sent_rows: [s] int64 inner nodes with an edge to a peer, by (peer, row).
         sent_ends: Where each peer's rows begin and end in ``sent_rows``.
         slot_ends: Where each peer's nodes begin and end among the boundary nodes.
-        places: [E] int64 where each edge stands among the partition's; by peer, then ascending by
+        places: [E] int64 where each edge is among the partition's; by peer, then ascending by
             ``positions``, as the other arrays of edges.
         own: [E] int64 each edge's end in ``sent_rows``.
         slots: [E] int64 its other end among the boundary nodes.

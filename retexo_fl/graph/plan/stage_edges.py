@@ -18,12 +18,12 @@ class StageEdges:
     """Edges into inner nodes, from inner nodes and from slots of the received block.
 
     A slot is what one received vector lands in. Under the plan of rows it is a boundary node. A
-    slot of a partial sum has one edge, which stands for all neighbours in the sum.
+    slot of a partial sum has one edge, which represents all neighbours in the sum.
 
     Attributes:
         indptr: [n + 1] int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
         indices: [e] integers, ascending in each row: below n an inner node, n + s slot s.
-        neighbours: [e] how many neighbours each edge stands for, or what these weigh; None for what
+        neighbours: [e] how many neighbours each edge replaces, or what these weigh; None for what
             the edge itself weighs.
         slot_hashes: [B] uint64 hashes of the slots' nodes; 0 for a partial sum, which is no node's.
         values: Weights and attributes of the e edges. A partial sum has its neighbours' weights in

@@ -1,10 +1,10 @@
 """Tables that are added up under masks: what is told of columns before, and their sums.
 
-First every client tells what columns it has (:class:`TableColumns`): their kinds, and the texts
+First every client sends what columns it has (:class:`TableColumns`): their kinds, and the texts
 that enough of its own nodes have. What all have together says which sums a client adds to, all of
 them side by side in one long number. Sums of float64 numbers are whole multiples of 2**-1074, and
 those of squares of 2**-2148; so no bit is lost, and the recipe has the bytes of that of all
-summaries. Of a text that few of its nodes have a client tells nothing, neither the text nor a
+summaries. Of a text that few of its nodes have a client sends nothing, neither the text nor a
 count: whoever asks for the count of a text learns whether many nodes of one client have it.
 """
 

@@ -49,7 +49,7 @@ class FitOptions:
         logarithms: Columns of numbers that are taken as logarithms.
         as_is: Columns of numbers that are not standardised.
         least_count: Nodes that a category needs for a feature of its own.
-        missing: Number that stands for a missing one; None for the mean of the column.
+        missing: Number that replaces a missing one; None for the mean of the column.
     """
 
     logarithms: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ def _date(
 
 
 def _filled(mean: float, options: FitOptions) -> float:
-    """Return what stands for a missing number in a column whose zero is not its mean."""
+    """Return what replaces a missing number in a column whose zero is not its mean."""
     return mean if options.missing is None else options.missing
 
 

@@ -73,7 +73,7 @@ def signed_logarithms(values: np.ndarray) -> np.ndarray:
         values: [n] float64.
 
     Returns:
-        [n] float64; the same for a value wherever it stands, which NumPy's own does not promise.
+        [n] float64; the same for a value wherever it is, which NumPy's own does not promise.
     """
     logarithms = np.fromiter(map(math.log1p, np.abs(values).tolist()), np.float64, len(values))
     signed: np.ndarray = np.copysign(logarithms, values)

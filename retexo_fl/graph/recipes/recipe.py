@@ -56,7 +56,7 @@ class NumberColumn:
         logarithm: ``sign(v) log(1 + |v|)`` stands for a number v.
         mean: Is subtracted, after the logarithm.
         deviation: Above 0; what is left is divided by it.
-        missing: Number that stands for a missing one; None for the mean.
+        missing: Number that replaces a missing one; None for the mean.
         indicator: Whether the second feature is there: 1 where the number is missing, else 0.
     """
 

@@ -1,4 +1,4 @@
-"""What a client tells of its table so that a recipe can be made: counts, moments, vocabularies."""
+"""What a client sends about its table to make a recipe: counts, moments, vocabularies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from retexo_fl.graph.recipes.moments import Moments
 
 #: Raised when the meaning of a summary changes.
 SUMMARY_VERSION: Final = 1
-#: Beside the empty cell, what stands for a missing number, or for a label that is not known.
+#: Beside the empty cell, what marks a missing number, or a label that is not known.
 MISSING_WORDS: Final = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL"))
 #: A column of more different texts is no column of categories, and its texts are not told.
 MOST_TEXTS: Final = 1000
@@ -85,7 +85,7 @@ class ColumnSummary:
 
     Attributes:
         empty: Cells without anything.
-        words: Cells by word that stands for a missing number, such as ``NA``.
+        words: Cells by word that marks a missing number, such as ``NA``.
         numbers: Moments of the cells; of none, if a cell is a text. Of dates days since 1970-01-01.
         logarithms: Moments of :func:`~.moments.signed_logarithms` of the cells.
         texts: Cells by text; of none, if the column is of numbers.

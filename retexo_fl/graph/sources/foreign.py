@@ -51,7 +51,7 @@ def as_numbers(
         name: Of the numbers.
         value: An array or something like it; of Python's objects, numbers, and None, NaN or NA for
             what is absent, which becomes NaN.
-        place: Says where a row stands; None for its number.
+        place: Says where a row is; None for its number.
 
     Raises:
         InputError: It holds anything else, such as complex numbers, dates or text.
@@ -104,7 +104,7 @@ def as_labels(
             unlabelled; [N, L] for several labels; [N] or [N, 1] numbers, NaN or None for none, for
             a regression.
         kind: What they are.
-        place: Says where a row stands; None for its number.
+        place: Says where a row is; None for its number.
     """
     place = place or _row
     labels = as_array(value)
@@ -138,7 +138,7 @@ def as_labels(
 def as_csr(value: Any) -> csr_array | None:
     """Return what is sparse, of SciPy, torch or torch_sparse, as CSR; None for what is not.
 
-    What stands there twice is added up.
+    What is there twice is added up.
     """
     if issparse(value):
         return _canonical(csr_array(value.astype(value.dtype.newbyteorder("="))))
@@ -172,7 +172,7 @@ def _wide(values: Any) -> np.ndarray:
 
 
 def is_absent(value: Any) -> bool:
-    """Return whether a value stands for nothing: None, NaN, NaT or NA."""
+    """Return whether a value means nothing: None, NaN, NaT or NA."""
     if value is None or type(value).__name__ in _ABSENT:
         return True
     if isinstance(value, np.datetime64):

@@ -9,7 +9,7 @@ from typing import Final
 
 POINT: Final = "."
 COMMA: Final = ","
-#: What stands between thousands beside the mark that is not the decimal one.
+#: What is between thousands beside the mark that is not the decimal one.
 _GAPS: Final = "'\u2019 \u00a0\u202f"
 
 

@@ -157,7 +157,7 @@ def fit_typed_recipe(
     attributes: Sequence[str] = (),
     label_types: Collection[str] = (),
 ) -> tuple[FeatureRecipe, tuple[str, ...]]:
-    """Make the recipe of several tables of nodes: one for each, by what stands in it.
+    """Make the recipe of several tables of nodes: one for each, by what is in it.
 
     Args:
         nodes: The tables.
@@ -454,7 +454,7 @@ def _of_one_table(
 
 
 def _kinds_of(nodes: DividedTable) -> tuple[np.ndarray, np.ndarray]:
-    """Return the [N] types of nodes, numbers, and where each stands among those of its type."""
+    """Return the [N] types of nodes, numbers, and where each is among those of its type."""
     kinds = np.empty(len(nodes.whole.keys), dtype=np.int64)
     places = np.empty_like(kinds)
     for kind, rows in enumerate(nodes.rows.values()):

@@ -227,7 +227,7 @@ def _binary(path: Path) -> Iterator[IO[bytes]]:
                     raise TableError(f"{path}: holds {files}; expected one table")
                 if members[0].flag_bits & _ENCRYPTED:
                     raise TableError(f"{path}: is encrypted; expected a table that can be read")
-                # The name stands twice in an archive: in its list, and before its content.
+                # The name is twice in an archive: in its list, and before its content.
                 with _whole_names(path, partial(archive.open, members[0])) as member:
                     yield member
         case _:

@@ -1,4 +1,4 @@
-"""What stands in cells that a recipe takes: numbers with gaps, or texts."""
+"""What is in cells that a recipe takes: numbers with gaps, or texts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def is_in_range(values: np.ndarray) -> bool:
 
 
 def is_missing(text: str) -> bool:
-    """Return whether a text stands for a missing number."""
+    """Return whether a text marks a missing number."""
     return text in _MISSING
 
 

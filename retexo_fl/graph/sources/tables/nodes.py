@@ -76,7 +76,7 @@ class NodeColumns:
         key: Name of the column of keys; empty for that of the recipe, or ``key``.
         label: Name of the column of labels; empty for that of the recipe, or ``label``.
         recipe: Makes features and classes of other columns; None for the documented ones.
-        unlabelled: What stands in the column of labels beside nothing where none is known.
+        unlabelled: What is in the column of labels beside nothing where none is known.
         repeated: Which row of several with one key is taken: ``first``, ``last``, or ``refuse``.
         form: What is chosen of a text table's form.
         type: Name of a column of types, of which each has its own of the columns of features; empty
@@ -375,7 +375,7 @@ def _known_labels(
 
 
 def _split(codes: np.ndarray, labels: np.ndarray, complaints: Complaints) -> Split:
-    # Below -1 stands what has been reported.
+    # Below -1 is what has been reported.
     wrong = labels < -1
     unlabelled = ~labelled(labels) & ~(wrong.any(axis=1) if labels.ndim == 2 else wrong)
     complaints.add_rows(

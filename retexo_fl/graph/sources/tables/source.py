@@ -1,4 +1,4 @@
-"""One table file of any format: its columns in batches, and where a row stands."""
+"""One table file of any format: its columns in batches, and where a row is."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Source(Protocol):
         """
 
     def place(self, row: int) -> str:
-        """Say where a row (from 0) stands in the file."""
+        """Say where a row (from 0) is in the file."""
 
 
 class Complaints:

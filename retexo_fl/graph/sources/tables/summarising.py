@@ -79,7 +79,7 @@ class ColumnChoice:
         columns: Those that become features; empty for all but key, label and ``split``.
         drop: Those that do not.
         categorical: Those whose numbers are names, such as postcodes.
-        unlabelled: What stands in the column of labels beside nothing where none is known.
+        unlabelled: What is in the column of labels beside nothing where none is known.
         form: What is chosen of a text table's form.
     """
 

@@ -1,4 +1,4 @@
-"""What a table holds once it is read: whole columns, and where each row stands."""
+"""What a table holds once it is read: whole columns, and where each row is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Table:
 
     Attributes:
         source: The file, as it was named.
-        place: Says where a row (from 0) stands: ``line 7`` of a text file, ``row 5`` of others.
+        place: Says where a row (from 0) is: ``line 7`` of a text file, ``row 5`` of others.
     """
 
     source: str
@@ -71,7 +71,7 @@ class NodeTable(Table):
         masks: Of columns ``train_mask``, ..., where the file has no column ``split``.
         is_labelled: Whether the file has labels.
         columns: Of numbers that are the features, where these are so many columns; with types of
-            nodes in one table, NaN stands in cells that are empty.
+            nodes in one table, NaN is in cells that are empty.
     """
 
     keys: np.ndarray
