@@ -23,7 +23,7 @@ class StageEdges:
     Attributes:
         indptr: [n + 1] int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
         indices: [e] integers, ascending in each row: below n an inner node, n + s slot s.
-        neighbours: [e] how many neighbours each edge replaces, or what these weigh; None for what
+        neighbours: [e] how many neighbours each edge represents, or what these weigh; None for what
             the edge itself weighs.
         slot_hashes: [B] uint64 hashes of the slots' nodes; 0 for a partial sum, which is no node's.
         values: Weights and attributes of the e edges. A partial sum has its neighbours' weights in
