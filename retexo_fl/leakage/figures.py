@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 #: Version of ``leakage.json``.
 VERSION = 1
 
@@ -36,6 +38,31 @@ class Finding:
     cut: float | None = None
     by: dict[str, Any] = field(default_factory=dict)
     note: str = ""
+
+
+def membership(source: str, of_clients: Sequence[tuple[float, float]]) -> Finding:
+    """Return how well train nodes were told from others, by what is known of all candidates.
+
+    Args:
+        source: What was read, as in "from an update".
+        of_clients: Areas under the curve (ROC) of each client that was tried: by what it sends in
+            the clear, and by its cohort's sum.
+    """
+    clear, masked = map(float, np.mean(of_clients, axis=0))
+    error = float(np.std(of_clients, axis=0)[1] / np.sqrt(len(of_clients)))
+    return Finding(
+        attack=f"membership, {source}",
+        reader="server",
+        measure="ROC AUC",
+        guess=0.5,
+        clear=clear,
+        masked=masked,
+        by={"clients": len(of_clients), "standard_error": error},
+        note=(
+            "who looks knows the candidates' rows and labels; masked, from their cohort's sum, "
+            f"with a standard error of {error:.2f}; it falls as train nodes in one sum grow"
+        ),
+    )
 
 
 #: What peers' figures are of, where rows cross.

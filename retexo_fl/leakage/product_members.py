@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from retexo_fl.leakage.figures import Finding
+from retexo_fl.leakage.figures import Finding, membership
 from retexo_fl.leakage.scores import auc
 from retexo_fl.leakage.watch import Products, Watch
 
@@ -60,21 +60,7 @@ def members_from_products(watch: Watch, classes: int, *, seed: int) -> Finding |
             auc(of[theirs & drawn.trained], of[theirs & ~drawn.trained]) for of in scores
         )
         own.append((clear, masked))
-    clear, masked = map(float, np.mean(own, axis=0))
-    error = float(np.std(own, axis=0)[1] / np.sqrt(len(own)))
-    return Finding(
-        attack="membership, from products for a regression",
-        reader="server",
-        measure="ROC AUC",
-        guess=0.5,
-        clear=clear,
-        masked=masked,
-        by={"clients": len(own), "standard_error": error},
-        note=(
-            "who looks knows the candidates' rows and labels; masked, from their cohort's sum, "
-            f"with a standard error of {error:.2f}; it falls as train nodes in one sum grow"
-        ),
-    )
+    return membership("from products for a regression", own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
 from retexo_fl.layers.base import StageInput, dense_rows
-from retexo_fl.leakage.figures import Finding
+from retexo_fl.leakage.figures import Finding, membership
 from retexo_fl.leakage.product_members import members_from_products
 from retexo_fl.leakage.scores import auc, cosines
 from retexo_fl.leakage.watch import Products, Watch
@@ -370,21 +370,7 @@ def _members(
         own.append((clear, masked))
     if not own or not stages:
         return None
-    clear, masked = map(float, np.mean(own, axis=0))
-    error = float(np.std(own, axis=0)[1] / np.sqrt(len(own)))
-    return Finding(
-        attack="membership, from an update",
-        reader="server",
-        measure="ROC AUC",
-        guess=0.5,
-        clear=clear,
-        masked=masked,
-        by={"clients": len(own), "standard_error": error},
-        note=(
-            "who looks knows the candidates' rows and labels; masked, from their cohort's sum, "
-            f"with a standard error of {error:.2f}; it falls as train nodes in one sum grow"
-        ),
-    )
+    return membership("from an update", own)
 
 
 class _NodeLosses:

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
+from retexo_fl.federation import ending
 from retexo_fl.federation.ending import noted_ending
 
 #: A ServerApp's process: notes, and ends as Flower does five seconds after its handler was called.
@@ -61,6 +62,17 @@ def test_handlers_of_others_are_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "note").exists()
 
 
+def test_what_started_a_process_of_others_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    looked_at: list[int] = []
+    monkeypatch.setattr(ending, "_superlink_above", looked_at.append)
+    with noted_ending(list[str]().append):
+        pass
+    assert looked_at == []
+
+
 @pytest.mark.parametrize("between", [False, True], ids=["SuperExec", "SuperLink above it"])
 def test_an_app_whose_superlink_is_gone_says_so_without_a_signal(
     tmp_path: Path, between: bool
@@ -85,10 +97,10 @@ def test_a_simulation_that_is_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     notes, trains, ends = list[str](), threading.Event(), threading.Event()
 
     def app() -> None:
-        with noted_ending(notes.append) as ending:
+        with noted_ending(notes.append) as noted:
             trains.set()
             assert ends.wait(20)
-        assert ending.reason == (notes[0] if notes else None)
+        assert noted.reason == (notes[0] if notes else None)
 
     def simulated() -> None:
         trains.clear()
