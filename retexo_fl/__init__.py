@@ -1,7 +1,7 @@
 """Federated training of graph neural networks by lazy message passing, on Flower.
 
-What Python scripts and notebooks use stands in ``__all__`` (docs/python.md); it is imported when it
-is asked for, so that this package alone loads neither PyTorch nor Flower.
+``__all__`` lists what Python scripts and notebooks use (docs/python.md); each name is imported when
+it is asked for, so that this package alone loads neither PyTorch nor Flower.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """What a copy of this package may lack: an addition, a room that can be deleted.
 
 The core never imports one. Where a setting, an option or a command wants it, the core asks here, by
-name, and whoever lacks it is told which room that is. It is found by the path of its module, not by
-an installation's metadata: a copy of the package on ``PYTHONPATH``, and Flower's bundle, have none.
+name; where it is absent, the error names the room. It is found by the path of its module, not by an
+installation's metadata: a copy of the package on ``PYTHONPATH``, and Flower's bundle, have none.
 What other people's packages bring is found by entry points (:func:`retexo_fl.plugins.joined`).
 """
 

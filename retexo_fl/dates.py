@@ -20,12 +20,12 @@ _YEAR_FIRST: Final = re.compile(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){_CLO
 _YEAR_LAST: Final = re.compile(rf"(\d{{1,2}})([-/.])(\d{{1,2}})\2(\d{{4}}){_CLOCK}", re.ASCII)
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _DAY_S: Final = 86_400
-#: What stands for a point in time.
+#: The texts that are a point in time, for errors and help.
 MOMENT: Final = (
     "a number, or a date such as 2024-03-01, 2024-03-01T12:30 or 01.03.2024 (not 03/01/2024, which "
     "may be two)"
 )
-#: What stands for a point in time of each use of nodes.
+#: The texts that are a point in time for each use of nodes.
 THREE: Final = "three that ascend, with / between them: of train, validation and test nodes"
 _USES: Final = 3
 
@@ -53,8 +53,8 @@ class Instant:
         return self.days * _DAY_S + self.seconds
 
 
-#: How a date may be read: with the day before the month, and with the month before the day. Points
-#: stand between day, month and year in that order alone. None is no date.
+#: How a date may be read: with the day before the month, and with the month before the day. With
+#: points the order is always day, month, year. None is no date.
 Readings = tuple[Instant | None, Instant | None]
 
 
@@ -148,7 +148,7 @@ class Moment:
 
     @classmethod
     def of(cls, text: str, key: str = "edges-before") -> Self:
-        """Read :data:`MOMENT`; ``key`` is where it stands, for an error.
+        """Read :data:`MOMENT`; ``key`` names its key in an error.
 
         Raises:
             ConfigurationError: It is none, or may be two.
@@ -205,7 +205,7 @@ def are_moments(text: str) -> bool:
 
 
 def is_moment(text: str) -> bool:
-    """Return whether :meth:`Moment.of` reads a text; the empty one stands for no such point."""
+    """Return whether :meth:`Moment.of` reads a text; an empty one means no point in time."""
     with suppress(ConfigurationError):
         return not text or bool(Moment.of(text).text)
     return False

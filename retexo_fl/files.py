@@ -35,7 +35,7 @@ def write_whole(
     Raises:
         OSError: It could not be written; what stood at ``path`` still does, and nothing else.
     """
-    # No link can stand there that leads elsewhere: nobody foresees the name, and it must be new.
+    # It is no link to another place: nobody foresees the name, and it must be new.
     beside = path.with_name(f"{path.name}.{os.getpid()}{secrets.randbelow(10**9):09}.part")
     written = 0
     try:
@@ -60,7 +60,7 @@ def new_file(path: Path, *, mode: int) -> BinaryIO:
     """Open a file for writing where there is none; it has its mode, less the umask, at once.
 
     Raises:
-        FileExistsError: Something stands there, be it a link to nothing.
+        FileExistsError: Something has this name, even a link to nothing.
         OSError: It cannot be made.
     """
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")

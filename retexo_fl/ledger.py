@@ -119,7 +119,7 @@ class TrafficLedger:
         self._lines: dict[Account, _Line] = {}
         #: As of the last time they were asked for in order.
         self._in_order: list[_Line] = []
-        #: Since :meth:`changes` was last asked for; a line may stand here twice.
+        #: Since :meth:`changes` was last asked for; a line may be here twice.
         self._changed: list[_Line] = []
         self._total = Volume()
 
@@ -216,7 +216,7 @@ class TrafficLedger:
     def from_csv(cls, lines: Iterable[str]) -> Self:
         """Rebuild a ledger from the text of :meth:`to_csv`, followed by any :meth:`changes`.
 
-        Of the lines of an account the last one stands. :meth:`changes` are from here on.
+        Of the lines of an account the last one counts. :meth:`changes` are from here on.
 
         Raises:
             ValueError: It is another text; so does csv.Error say.

@@ -60,7 +60,7 @@ class Channel:
     """One way along the edges of a relation.
 
     Attributes:
-        column: Where its weights stand among the C of an edge.
+        column: Number of its weights among the C of an edge.
         source: Type of the nodes whose rows go along it.
         target: Type of the nodes that they go to.
     """

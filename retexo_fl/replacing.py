@@ -26,7 +26,7 @@ PREDICTIONS: Final = r"predictions\.json|predictions-\d+\.[a-z-]+"
 _BESIDE: Final = ".{}.{}.part"
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
-#: What tells that two names cannot be exchanged in one step here.
+#: Errors by which two names cannot be exchanged in one step here.
 _NO_EXCHANGE: Final = frozenset((errno.EINVAL, errno.ENOSYS, errno.ENOTSUP))
 
 
@@ -128,13 +128,13 @@ class Replacement:
         _exchange(self.new, self.place)
 
     def close(self) -> None:
-        """Remove what does not stand in its place, and let that go."""
+        """Remove what is not in its place, and release the place."""
         shutil.rmtree(self.new, ignore_errors=True)
         self._held.close()
 
 
 def beside(place: Path) -> Path:
-    """Return where this process makes what is to stand at ``place``."""
+    """Return where this process makes what is to replace ``place``."""
     return place.with_name(_BESIDE.format(place.name, os.getpid()))
 
 
@@ -145,7 +145,7 @@ def remove_left(place: Path) -> None:
 
 
 def in_the_making(place: Path) -> Path:
-    """Return where what is to stand at ``place`` is now, for a process that did not begin it."""
+    """Return where the replacement of ``place`` is now, for a process that did not begin it."""
     return next(iter(_beside(place.resolve())), place)
 
 

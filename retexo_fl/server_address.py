@@ -52,7 +52,7 @@ class ServerAddress:
 
 
 def host_and_port(text: str, name: str) -> tuple[str, int]:
-    """Split HOST:PORT; an IPv6 address stands in brackets.
+    """Split HOST:PORT; an IPv6 address is in brackets.
 
     Raises:
         ConfigurationError: It is not of that form.

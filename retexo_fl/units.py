@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-#: What stands where a value is not known.
+#: Shown where a value is not known.
 UNKNOWN: Final = "-"
 
 #: Clients that a line names.
@@ -124,7 +124,7 @@ def format_metric(name: str, value: float | None, *, digits: int = 1) -> str:
 def lacks_named(lacks: Mapping[int, int | None]) -> str:
     """Return what clients lack, for one line.
 
-    None stands for a client that does not answer, 0 for one that does not tell how many.
+    None: the client does not answer; 0: it does not say how many.
     """
     named = [
         f"client {client} " + ("does not answer" if count is None else f"lacks {count or 'some'}")

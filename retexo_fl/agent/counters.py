@@ -62,10 +62,10 @@ class CounterFile:
         return Counters(starts=self._starts, process=self._process, questions=self._questions())
 
     def remember(self, told: Mapping[int, Seen], client: int) -> None:
-        """Remember what others have told a client, on the disk when this returns.
+        """Remember what others have reported to a client; it is on the disk when this returns.
 
         Raises:
-            SecureAggregationRefused: One tells less than it has told before.
+            SecureAggregationRefused: One reports lower counters than before.
             CheckpointError: As :meth:`begun`.
         """
         starts, seen = self._read()
@@ -135,7 +135,7 @@ def _count(value: object) -> int:
 
 
 def _check_not_before(other: int, now: Counters, before: Counters, *, client: int) -> None:
-    """Compare what a client tells with the most that it has told."""
+    """Compare the counters of a client with the highest that it has reported."""
     if now.starts < before.starts:
         what = f"start {now.starts}, after start {before.starts}"
     elif now.starts == before.starts and now.process != before.process:

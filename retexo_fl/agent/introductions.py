@@ -40,7 +40,7 @@ class Introductions:
     def __init__(self, settings: AgentSettings, identity: Identity) -> None:
         self._settings = settings
         self._identity = identity
-        #: Told of every roster that is believed.
+        #: Gets every roster that is believed.
         self.network: PeerNetwork | None = None
 
     def roster(self) -> Roster:

@@ -19,7 +19,7 @@ _MOST_COUNT: Final = 2**31 - 1
 _MIB: Final = 2**20
 #: However little memory there is, the small questions of a training come in.
 _LEAST_QUESTION_BYTES: Final = 16 * _MIB
-#: What ``second-rows`` may say, by how much that tells.
+#: What ``second-rows`` may be, from what reveals least to most.
 ROWS: Final = ("none", "class", "full")
 
 
@@ -47,7 +47,7 @@ class Limits:
         max_epsilon_delta: The delta that goes with it.
         max_row_epsilon: Runs whose first rows are not noised classes are refused, and such classes
             of all jobs together beyond this epsilon; 0 for neither.
-        tell_sizes: The server is told how large the graph is, where keys of a run follow from that:
+        tell_sizes: The server learns how large the graph is, where keys of a run follow from that:
             ends of edges, features other than zero, vectors of an exchange; and how many rows
             mini-batches have read, where features are cached.
     """

@@ -46,8 +46,8 @@ class MaskedShare:
         least_nodes: Texts that fewer of its nodes have are neither named nor counted.
 
     Raises:
-        ConfigurationError: The summary cannot be added up. Its owner is told that now: a refusal
-            later would tell the server.
+        ConfigurationError: The summary cannot be added up. Its owner learns that now: by a later
+            refusal the server would.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class MaskedShare:
         self._least_clients = least_clients
         #: Of the job that was asked about last.
         self._masks: dict[Ticket, ClientMasks] = {}
-        #: Of which columns sums were told.
+        #: The columns of which sums were sent.
         self._told: bytes | None = None
 
     def columns(self, request: ColumnsRequest) -> ColumnsAnswer:
-        """Tell what columns there are, and a public key."""
+        """Return what columns there are, and a public key."""
         ticket = request.ticket
         client = self._signer.identity.client
         if ticket not in self._masks:
@@ -94,10 +94,10 @@ class MaskedShare:
         return self._masks_of(request.ticket).learn(request)
 
     def sums(self, request: ColumnSumsRequest) -> MaskedAnswer:
-        """Tell what this client adds to the sums over all tables, under masks.
+        """Return what this client adds to the sums over all tables, under masks.
 
         Raises:
-            SecureAggregationRefused: Columns were told to another job; sums were told of other
+            SecureAggregationRefused: Columns were sent to another job; sums were sent of other
                 columns; or as :func:`.number_of` and :meth:`.ClientMasks.hide`.
         """
         masks = self._masks_of(request.ticket)
@@ -128,7 +128,7 @@ class MaskedShare:
 
 
 def signer_if_possible(settings: AgentSettings, asked: str) -> tuple[RosterSigner | None, str]:
-    """Return what signs masking keys, if the summary is told under masks, and a sentence about it.
+    """Return what signs masking keys, if the summary is sent under masks, and a sentence about it.
 
     Args:
         settings: Of the client's agent.

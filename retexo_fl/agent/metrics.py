@@ -69,7 +69,7 @@ class AgentMetrics:
     """An agent's figures, a collector of prometheus_client.
 
     Args:
-        facts: Returns what the agent's status tells.
+        facts: Returns the facts of the agent's status.
         answers: Of its process.
         why_not_ready: Returns why it cannot take part; empty if it can.
     """

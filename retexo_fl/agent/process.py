@@ -221,7 +221,7 @@ class _Agent:
                 # Where the network or the meter failed, the agent ends with its named error.
                 task.result()
         finally:
-            # Before what it asks here ends: what it is told then is no answer.
+            # Before its question here is cut off: what it gets then is no answer.
             self.link_stop.set()
             self.notifier.stopping()
             server.close()
@@ -327,7 +327,7 @@ class _Agent:
         try:
             await asyncio.shield(waiting)
         finally:
-            # Until it has told the server that it goes.
+            # Until it has said goodbye to the server.
             await asyncio.wait({waiting}, timeout=_STOP_S)
             self.is_linked = not ended.done()
 

@@ -48,7 +48,7 @@ class Answered:
 class QuestionLog:
     """The questions that were answered about one part, among all of the agent's.
 
-    Those count whose answers are sums over its nodes; all else tells sizes and bytes, or goes to
+    Those count whose answers are sums over its nodes; all others have sizes and bytes, or go to
     peers. The same question counts once: a repeated one has the same answer.
 
     Args:

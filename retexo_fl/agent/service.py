@@ -355,8 +355,8 @@ class ComputeThread:
             if not future.set_running_or_notify_cancel():
                 continue
             self._busy.set()
-            # The call goes before its caller is told, who counts the memory of its question as free
-            # from then on.
+            # The call is dropped before its caller gets the result, and from then on counts the
+            # memory of its question as free.
             try:
                 result = call()
             except BaseException as error:

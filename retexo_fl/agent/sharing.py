@@ -58,11 +58,11 @@ def share_summary(
     """Answer at an agent's socket until the recipe has come, and store that.
 
     Args:
-        summary: What is told, to whoever may use the socket.
+        summary: What is sent to whoever may use the socket.
         socket_path: Where the ClientApp looks for the client's agent.
         out: New file for the recipe; it is durable, and its owner's only.
         wait_s: How long the recipe is waited for.
-        masked: Tells it under masks; None: it is told as it is.
+        masked: Sends it under masks; None: it is sent as it is.
 
     Raises:
         ConfigurationError: An agent answers at the socket.

@@ -53,6 +53,6 @@ def predict_on_flower(
             try:
                 read_outcome(place.server)
             except EngineFailed:
-                # Nothing stands at this place but, from now on, the end of Flower's log beside it.
+                # Nothing is at this place yet; the end of Flower's log is put beside it now.
                 raise named_error(failure, place.out / "predictions", None) from failure
             raise

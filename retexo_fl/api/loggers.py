@@ -15,7 +15,7 @@ from retexo_fl.run_log.events import RoundClosed
 if TYPE_CHECKING:
     from retexo_fl.api.runs import Run
 
-#: Of a round, with what stands before them in a tool's list.
+#: Figures of a round; their names begin with the stage's.
 _FIGURES: Final = ("loss", "val_loss", "val_accuracy", "val_metric", "bytes_payload")
 
 

@@ -64,7 +64,7 @@ class PrometheusFile:
 
     Attributes:
         path: Ends in ``.prom``.
-        run: The label: what tells runs of one machine apart, such as the directory's name.
+        run: The label, different for each run of one machine, such as the directory's name.
 
     Raises:
         ConfigurationError: The file cannot be written, or prometheus-client is not installed.

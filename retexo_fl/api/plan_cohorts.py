@@ -1,7 +1,7 @@
-"""What `retexo plan` tells of cohorts: how many clients a round's sums are of, and what they hide.
+"""What `retexo plan` says about cohorts: how many clients a round's sums are over, and how safe.
 
-All of a cohort must answer, or none of it is in a sum: a client that is there ``up`` of the time is
-in ``up ** members`` of the sums.
+All members of a cohort must answer, or none is in a sum: if each is there ``up`` of the time, the
+cohort is in ``up ** members`` of the sums.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from retexo_fl.masking.agreement import LEAST, Agreement
 
 #: How much of the time a machine is there.
 UPS: Final = (0.99, 0.95, 0.9, 0.8)
-#: Shares of all owners of whom nobody knows that they work with the server.
+#: Shares of all owners that work with the server, without anybody knowing which they are.
 UNKNOWN: Final = (0.05, 0.1, 0.2)
 #: Largest chance that a draw leaves a cohort with fewer than the least honest clients.
 _MOST_CHANCE: Final = Fraction(1, 2**40)
 _FLAKY: Final = 0.9
-#: Of all clients, those in a sum; with fewer masks alone are not enough.
+#: Share of all clients that are in a sum; with fewer, masks alone are not enough.
 _FEW: Final = 0.3
 
 
@@ -30,7 +30,7 @@ def cohort_facts(agreement: Agreement, roles: Mapping[int, frozenset[str]]) -> d
 
     Args:
         agreement: Of the planned run.
-        roles: By client, what it brings.
+        roles: By client, of which uses it has data.
     """
     sizes = [len(cohort.members) for cohort in agreement.cohorts]
     clients = sum(sizes)
@@ -54,7 +54,7 @@ def cohort_facts(agreement: Agreement, roles: Mapping[int, frozenset[str]]) -> d
 
 
 def fewest_train_nodes(agreement: Agreement, counts: Mapping[int, Mapping[str, int]]) -> int:
-    """Return of how many train nodes the smallest sum is; 0 where no sum is of any.
+    """Return how many train nodes the smallest sum is over; 0 where no sum is over any.
 
     Args:
         agreement: Of the planned run.
@@ -96,7 +96,7 @@ def size_for(clients: int, share: float) -> int | None:
 
 
 def _lost(agreement: Agreement, roles: Mapping[int, frozenset[str]], use: str) -> int:
-    """Return how many clients bring data of a use that no sum is of."""
+    """Return how many clients have data of a use that their cohort's sums leave out."""
     return sum(
         use in roles[client] and use not in cohort.uses
         for cohort in agreement.cohorts

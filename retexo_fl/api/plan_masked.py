@@ -1,4 +1,4 @@
-"""What `retexo plan` tells of masked sums: their bytes, and what they do not hide."""
+"""What `retexo plan` says about masked sums: their bytes, and what they do not hide."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def _counts(config: RunConfig, parts: Sequence[GraphPartition]) -> dict[int, dic
 def single_contributors(
     config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
 ) -> int:
-    """Return how many features one client alone adds to: the sum of these is that client's.
+    """Return how many features only one client adds to: their sum is that client's own.
 
-    A client adds to those that are not zero at nodes that its first layer reads on the way to a
-    train node; for a basis of features, at its train nodes.
+    A client adds to features that are not zero at a node whose row its first layer reads on the way
+    to a train node; for a basis of features, at one of its train nodes.
 
     Args:
         config: Of the run.

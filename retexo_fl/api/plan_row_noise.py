@@ -19,7 +19,7 @@ _FEW_CUT: Final = 0.5
 def row_noise_facts(
     config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
 ) -> dict[str, Any]:
-    """Return what peers are told, and whether that is worth more than nothing.
+    """Return what peers receive, and a warning where sending nothing may be as good.
 
     Args:
         config: Of the training; its ``row-dp`` is above 0.

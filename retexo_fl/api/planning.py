@@ -59,7 +59,7 @@ def _exchanged(asked: Asked, planned: PlannedParts, second_rows: str) -> int | N
 
 
 def _profile_facts(asked: Asked, planned: PlannedParts, profile: str) -> dict[str, Any] | None:
-    """Return what a profile comes to with what is asked for; None if they contradict it."""
+    """Return the facts of a profile with the user's keys; None if these contradict it."""
     try:
         of_profile = replace(asked, profile=profile)
         config = fitted(settled(of_profile), planned, of_profile)[0]

@@ -24,7 +24,7 @@ READING: Final = (
 )
 #: What names a graph, and says how it is read.
 OF_GRAPH: Final = frozenset({"nodes", "edges", "dataset", "data-dir", *READING, "edges-before"})
-#: Stands for a table that is not a file, or not there, where a configuration needs a name.
+#: Name in the configuration of a table that is no file, or is not there.
 _NO_FILE: Final = "-"
 
 

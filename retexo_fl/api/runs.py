@@ -130,7 +130,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its end."""
+        """Whether it has finished."""
         return (self.path / "result.json").is_file()
 
     @property

@@ -47,11 +47,11 @@ OF_PARTS: Final = frozenset(
 )
 #: Keys with a graph's place; a deployment's clients have their own.
 _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
-#: What stands for the tables of a graph.
+#: Keys that name a graph in place of tables.
 _OF_TABLES = frozenset({"dataset", "data-dir"})
 #: What is recorded in the place of a table's path.
 _IN_MEMORY: Final = "DataFrame"
-#: What stands for a graph that is handed over.
+#: Keys that say where a graph is: refused beside one that is handed over.
 _PLACES: Final = frozenset({"nodes", "edges", "features", "partitions"})
 
 

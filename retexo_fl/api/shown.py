@@ -50,7 +50,7 @@ def cells_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pairs_table(caption: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Return HTML of names and what stands for each."""
+    """Return HTML of names and their texts."""
     rows = [[Cell(text=name, quantity=False), Cell(text=text)] for name, text in pairs]
     return table(caption, ["", caption], rows)
 

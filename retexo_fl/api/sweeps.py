@@ -95,8 +95,8 @@ def sweep(
             begun; a folder that holds anything else is refused.
         base: Keys of all runs, which ``configs`` override.
 
-    In both a list or a range stands for one run with each of its values, combined with those of
-    other lists; ``split="published:all"`` for one with each split that the graph brings.
+    In both a list or a range means one run with each of its values, combined with those of other
+    lists; ``split="published:all"`` means one with each split that the graph brings.
 
     Raises:
         ConfigurationError: A key is unknown or its value not allowed, two runs are the same, or the

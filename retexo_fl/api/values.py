@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: A folder of parts, or all parts of one graph.
 Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"
 
-#: What stands between the items of a list, by key.
+#: What separates the items of a list, by key.
 _SEPARATORS: Final = MappingProxyType(
     {"fanouts": "/", "devices": ",", "class-weights": ",", "nodes": ",", "edges": ","}
 )
@@ -84,9 +84,9 @@ def values_of(keys: Mapping[str, object]) -> dict[str, Scalar]:
     """Return keys as a configuration has them.
 
     Args:
-        keys: Names in snake or kebab case; None stands for a key that is not given. Values may also
+        keys: Names in snake or kebab case; None is the same as leaving the key out. Values may also
             be paths, dates, NumPy scalars, lists of ``fanouts``, ``devices`` and ``class_weights``,
-            and classes or functions where ``module:attribute`` may stand.
+            and classes or functions where the key takes ``module:attribute``.
 
     Raises:
         ConfigurationError: There is no such key, or it takes no such value.

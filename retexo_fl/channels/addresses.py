@@ -1,7 +1,7 @@
 """Addresses of peers: ``tcp://HOST:PORT``, ``bluetooth://DEVICE/CHANNEL``, ``relay:``, ``udp://``.
 
-What is known of datagrams (``udp``, ``xdp``, ``auto``) stands at :class:`DatagramAddress`.
-Transports from outside have schemes that begin with ``x-``; what follows is theirs to read.
+:class:`DatagramAddress` describes those for datagrams (``udp``, ``xdp``, ``auto``). Transports from
+outside have schemes that begin with ``x-``; each reads the rest of its addresses itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TcpAddress:
     port: int
 
     def __str__(self) -> str:
-        """Write it as it stands in a roster."""
+        """Write it as a roster does."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port}"
 
@@ -68,7 +68,7 @@ class BluetoothAddress:
     channel: int | None
 
     def __str__(self) -> str:
-        """Write it as it stands in a roster."""
+        """Write it as a roster does."""
         channel = "" if self.channel is None else f"/{self.channel}"
         return f"bluetooth://{self.adapter or _ANY_ADAPTER}{channel}"
 
@@ -92,7 +92,7 @@ class DatagramAddress:
     port: int
 
     def __str__(self) -> str:
-        """Write it as it stands in a roster."""
+        """Write it as a roster does."""
         return f"udp://{self.endpoint}"
 
     @property
@@ -118,7 +118,7 @@ def scheme_of(address: str) -> str:
 
 
 def check_address(address: str) -> None:
-    """Refuse what cannot stand in a roster.
+    """Refuse an address that a roster cannot have.
 
     Raises:
         IdentityError: It is not an address that a peer could connect to.
@@ -173,10 +173,11 @@ def parse_tcp(address: str, *, least_port: int = 1) -> TcpAddress:
 
 
 def source_of(address: str) -> str:
-    """Return whose connections are counted together, of the address of one of their ends.
+    """Return under which name connections from an address are counted.
 
-    For TCP that is the machine, whatever its port, for Bluetooth the device. An IPv6 address stands
-    for its network of 64 bits, all of whose addresses one machine may have; a name for itself.
+    For TCP that is the machine, whatever its port; for Bluetooth the device. All IPv6 addresses of
+    a network of 64 bits count together, since one machine may have them all; a host's name counts
+    by itself.
     """
     if address.startswith("bluetooth://"):
         return address.partition("://")[2].partition("/")[0].upper()

@@ -1,8 +1,8 @@
 """The federation file: a roster, and what its owners agree on and sign before sums are masked.
 
 First each owner commits to a number of its own (:class:`.Promise`), then all of that is put into
-one file, then each tells its number and signs file and number at once. The cohorts follow from all
-numbers: nobody knew all of them when the file was closed.
+one file, then each reveals its number and signs file and number at once. The cohorts follow from
+all numbers: nobody knew all of them when the file was closed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Federation:
     signatures: Mapping[int, Signature] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what stands in it, but for the signatures."""
+        """Check all that it says, except the signatures."""
         if silent := sorted(self.roster.members.keys() - self._promises.keys()):
             raise AgreementError(
                 f"{clients_named(silent)}: no promise in the member file; expected one of each, by "
@@ -75,7 +75,7 @@ class Federation:
         check_least(self.least, self.tolerated)
         for release in self.releases:
             release.check(self.date, self.past)
-        # With whatever seed: what past cohorts forbid is told before anybody signs.
+        # With any seed: what past cohorts forbid is an error before anybody signs.
         self._cohorts(bytes(SEED_BYTES))
 
     @cached_property
@@ -148,7 +148,7 @@ class Federation:
         return (*self.past, *(v for v in self.versions if v not in self.past))
 
     def check(self, signed: Signature) -> None:
-        """Check that an owner signed this file and told the number that it had committed to.
+        """Check that an owner signed this file and revealed the number that it had committed to.
 
         Raises:
             AgreementError: It did not.
@@ -171,7 +171,7 @@ class Federation:
             )
 
     def sign(self, identity: Identity, secret: OwnerSecret) -> Signature:
-        """Return an owner's word for this file; once it is told, its number is known.
+        """Return an owner's signature of this file; whoever reads it knows the owner's number.
 
         Raises:
             AgreementError: Its entry is not the one that this owner made.

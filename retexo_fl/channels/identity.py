@@ -251,7 +251,7 @@ def write_new(path: Path, data: bytes, *, mode: int) -> None:
     """Write a file where there is none.
 
     Raises:
-        FileExistsError: Something stands there, be it a link to nothing.
+        FileExistsError: Something has this name, even a link to nothing.
         OSError: It cannot be written.
     """
     with new_file(path, mode=mode) as file:

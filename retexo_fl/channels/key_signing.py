@@ -73,7 +73,7 @@ class RosterSigner:
 
         Raises:
             SecureAggregationRefused: A signature is none or missing, the roster does not have the
-                client, or it has told of higher counters before: its disk was put back.
+                client, or it has reported higher counters before: its disk is an old copy.
             CheckpointError: Counters could not be read or written.
         """
         if len(signed) != SIGNED_BYTES * len(publics):

@@ -122,7 +122,7 @@ class PeerNetwork:
     def replace_roster(self, roster: Roster) -> None:
         """Let others in from now on; may be called from any thread.
 
-        Links to clients that stand in both rosters with the same certificate stay.
+        Links stay to clients that have the same certificate in both rosters.
 
         Raises:
             IdentityError: It has another certificate for this client, or one that TLS cannot use.

@@ -87,5 +87,5 @@ class OwnerSecret:
 
 
 def commitment_to(number: bytes) -> bytes:
-    """Return what is told of an owner's number before all have committed, 32 bytes."""
+    """Return the commitment to an owner's number, 32 bytes: all publish it before any number."""
     return hashlib.sha256(b"retexo commitment 1\0" + number).digest()

@@ -1,4 +1,4 @@
-"""What owners sign, and what stands in a federation file of the past, as TOML has it."""
+"""What owners sign, and past cohorts, as tables of a federation file (TOML)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NAME_DIGITS: Final = 12
 _SIGNED: Final = b"retexo federation file 1\0"
 _RELEASED: Final = b"retexo release of a client 1\0"
 
-#: What stands under a name, in whatever table: so many bytes, a whole number from 0 (``int``), uses
-#: (``frozenset``), or of another type what TOML has.
+#: What each key of any table has: so many bytes, as hexadecimal digits; a whole number from 0
+#: (``int``); uses (``frozenset``); or a value of that type of TOML.
 _KINDS: Final[Mapping[str, int | type]] = {
     **dict.fromkeys(("client", "after-days", "least", "tolerated", "cohort-size"), int),
     **dict.fromkeys(("proposal", "number", "key", "part"), DIGEST_BYTES),
@@ -54,13 +54,13 @@ _PAST_MEMBER: Final = ("client", "key", "part", "uses")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """An owner's word for a federation file.
+    """An owner's signature of a federation file.
 
     Attributes:
         client: Client index.
-        proposal: What it is for (:attr:`.Federation.proposal`), 32 bytes.
-        number: To which the owner had committed, 32 bytes.
-        signature: Of both, 64 bytes.
+        proposal: Digest of what was signed (:attr:`.Federation.proposal`), 32 bytes.
+        number: The number that the owner had committed to, 32 bytes.
+        signature: Of proposal and number, 64 bytes.
     """
 
     client: int
@@ -87,7 +87,7 @@ class Signature:
         """Read what :meth:`told` returns.
 
         Raises:
-            AgreementError: It is none.
+            AgreementError: It is no signature.
         """
         return cls(**read_table(entry, "signature", _SIGNATURE))
 
@@ -99,7 +99,7 @@ class Signature:
         """Write it beside the owner's key, once for each number; return the file.
 
         Raises:
-            AgreementError: This number was told for another file.
+            AgreementError: The owner has revealed this number for another file.
             IdentityError: It cannot be written.
         """
         name = commitment_to(self.number).hex()[:_NAME_DIGITS]
@@ -125,15 +125,15 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """An owner's word that its client may be set apart from its cohort by leaving it.
+    """An owner's consent to later cohorts without its client, whose sums may differ by it alone.
 
     Attributes:
         client: Client index.
         certificate: Of the client, PEM.
-        part: Digest of its part, as it promised it.
-        after_days: Only when nobody has heard of it for so many days; 0 for at once.
+        part: Digest of its part, as in its promise.
+        after_days: Days of silence of the client after which the release holds; 0: at once.
         signature: 64 bytes.
-        silent_since: Since when nobody has, as who makes the file says.
+        silent_since: Since when it is silent, as whoever makes the file says.
     """
 
     client: int
@@ -164,8 +164,8 @@ class Release:
         """Read what :meth:`told` returns.
 
         Raises:
-            AgreementError: It is none.
-            IdentityError: Its certificate is none.
+            AgreementError: It is no release.
+            IdentityError: Its certificate cannot be read.
         """
         found = cls(**read_table(entry, "release", _RELEASE, _SILENCE))
         parse_certificate(found.certificate, "release")
@@ -180,10 +180,10 @@ class Release:
         return tomli_w.dumps({"release": [self.told()]}, multiline_strings=True)
 
     def check(self, date: datetime.date, past: Iterable[PastCohort]) -> None:
-        """Check that the owner of a past member signed it, and that its time has come.
+        """Check that the owner of a past member signed it, and that the client was silent for long.
 
         Raises:
-            AgreementError: It does not hold.
+            AgreementError: The release does not hold.
         """
         key = certificate_digest(self.certificate)
         known = [version.members[self.client] for version in past if self.client in version.members]
@@ -210,7 +210,7 @@ def past_in(entry: Any) -> PastCohort:
     """Read what :func:`past_told` returns.
 
     Raises:
-        AgreementError: It is none.
+        AgreementError: It is no past cohort.
     """
     found = read_table(entry, "past", ("uses", "members"))
     members: dict[int, Brought] = {}
@@ -253,12 +253,12 @@ def read_table(
 
     Args:
         entry: The table.
-        where: What it is, for errors.
-        names: What must stand there.
-        maybe: What else may.
+        where: Its name in errors.
+        names: Keys that it must have.
+        maybe: Keys that it may have besides.
 
     Raises:
-        AgreementError: It is none, has other keys, or other values.
+        AgreementError: It is no table, or has other keys or values.
     """
     if not isinstance(entry, dict) or not {*names} <= entry.keys() <= {*names, *maybe}:
         raise AgreementError(f"{where}: expected the keys {', '.join(sorted(names))}")

@@ -43,7 +43,7 @@ class Promise:
         brings: Uses of which its part has enough.
         part: 32 bytes, a digest of the part that only its owner can compute.
         draw: 16 bytes by which the owner finds its number for the draw of cohorts again.
-        commitment: SHA-256 of that number, which is told when all have committed.
+        commitment: SHA-256 of that number, which is revealed when all have committed.
     """
 
     brings: frozenset[str]
@@ -105,7 +105,7 @@ class Roster:
         """Build a roster from members in any order.
 
         Raises:
-            IdentityError: A client stands there twice, or a member cannot be used.
+            IdentityError: A client is there twice, or a member cannot be used.
         """
         by_client: dict[int, Member] = {}
         for member in members:
@@ -150,7 +150,7 @@ class Roster:
         return cls.of(_parse_member(entry, number) for number, entry in enumerate(entries, 1))
 
     def with_members(self, members: Iterable[Member]) -> Roster:
-        """Return a roster in which ``members`` stand as well, in place of their former entries.
+        """Return a roster with ``members`` added, in place of their former entries.
 
         Raises:
             IdentityError: Two members have the same key, or a member cannot be used.

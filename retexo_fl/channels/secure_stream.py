@@ -95,7 +95,7 @@ class SecureStream:
     def read(self) -> memoryview | None:
         """Return bytes of the link, none at its end, or None when more of the wire is needed.
 
-        They stand in a buffer that the next call writes over.
+        They are in a buffer that the next call overwrites.
 
         Raises:
             PeerRefused: The peer refuses this end's certificate, which TLS 1.3 reports only now.

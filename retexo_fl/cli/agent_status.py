@@ -277,7 +277,7 @@ def _busiest(peer: Facts) -> tuple[int, int]:
 
 
 def _total(sizes: Iterable[int | None]) -> int | None:
-    """Return the sum; None where one is not told, as of a job whose sums are masked."""
+    """Return the sum; None where a size is not known, as of a job whose sums are masked."""
     known = [*sizes]
     return None if None in known else sum(size or 0 for size in known)
 

@@ -417,7 +417,7 @@ def _secure(chosen: str) -> str:
 
 
 def _kind(column: ColumnSummary, *, rare: int = 0, is_masked: bool = False) -> str:
-    """Return what is told of a column, and how many of its texts few nodes have."""
+    """Return what the summary says of a column, and how many of its texts few nodes have."""
     if column.too_many_texts:
         return "more texts than categories would be, none of them in the summary"
     if column.texts and is_masked:

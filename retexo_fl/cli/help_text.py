@@ -12,7 +12,7 @@ def examples(*commands: str) -> str:
 
 
 def styled(text: str) -> str:
-    """Return ``text`` as rich markup, with what stands in backticks as a command."""
+    """Return ``text`` as rich markup, with what is in backticks as a command."""
     # Here, since `retexo --version` ends before it is needed.
     from rich.markup import escape
 

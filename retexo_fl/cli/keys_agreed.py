@@ -88,7 +88,7 @@ def _refuse_existing(path: Path) -> None:
     """Check that a file is new.
 
     Raises:
-        IdentityError: Something stands there.
+        IdentityError: There is something of this name.
     """
     from retexo_fl.errors import IdentityError
 

@@ -1,4 +1,4 @@
-"""``retexo leakage``: what a training tells its server and its peers, before it is started."""
+"""``retexo leakage``: what a training reveals to its server and its peers, before it is started."""
 
 from __future__ import annotations
 

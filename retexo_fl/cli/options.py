@@ -96,7 +96,7 @@ def config_command(
 
     The decorated function gets ``values``, the keys that the user gave, and its other parameters
     (which must be keyword-only and declared for typer) as they are. ``defaults`` says in words what
-    stands for a key that is not given, where that is not the key's own default.
+    a key is that is not given, where that is not the key's own default.
     """
     key_parameters = [
         _parameter(key, panel, defaults.get(key)) for panel, keys in panels.items() for key in keys

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Final
 
-#: The other end of a pipe ended, or the terminal is gone: nobody is left to be told.
+#: The other end of a pipe ended, or the terminal is gone: nobody is left to read it.
 _READER_GONE: Final = frozenset((errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO))
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 

@@ -191,7 +191,7 @@ def _client_table(rows: list[dict[str, int]]) -> Table:
 
 
 def _vector_table(facts: dict[str, Any]) -> Table:
-    """Compare plans and codecs; what is configured is bold and stands first."""
+    """Compare plans and codecs; what is configured is bold and comes first."""
     table = figures("boundary plan", "vectors", "added", "features, dense", "lossless", "fixed")
     chosen = facts["boundary_plan"]
     for kind in sorted(facts["plans"], key=lambda kind: kind != chosen):

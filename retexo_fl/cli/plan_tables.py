@@ -26,7 +26,7 @@ PROFILE_NOTE: Final = (
 
 
 def profile_table(facts: Mapping[str, Mapping[str, Any] | None]) -> Table:
-    """Return what each profile comes to; None does not go with the options."""
+    """Return the cost of each profile; None for one that does not go with the options."""
     table = figures("profile", "rounds", "payload, at most", "messages", "deployed, minutes")
     for name, one in facts.items():
         if one is None:

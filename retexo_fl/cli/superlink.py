@@ -137,7 +137,7 @@ class RunState:
 
     @property
     def completed(self) -> bool:
-        """Whether it came to its end."""
+        """Whether it has finished without a failure."""
         return self.status == "finished:completed"
 
 

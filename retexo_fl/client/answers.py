@@ -66,7 +66,7 @@ class SumFacts:
         in_batches: A round may be of some of a client's train nodes.
         least_loss: Of a node.
         counts_train: Right train nodes are counted in each round.
-        counts_cached: Rows that mini-batches have read by caches are counted, and told at the test.
+        counts_cached: Rows that mini-batches have read by caches are counted, and sent at the test.
         predicts_some: Of the nodes those of one type are predicted.
     """
 
@@ -142,7 +142,7 @@ class Count:
         is_list: It is a list of them, also if that has one; else a number, or :class:`.SparseSums`.
         over: Field that counts the nodes which :class:`.SparseSums` are over: of none there are
             none.
-        of: Field of the hello that it is at most; empty where nothing else tells of it.
+        of: Field of the hello that bounds it; empty where no field does.
         least: What it is at least, if the hello has so many; None: as many as the hello.
     """
 
@@ -281,7 +281,7 @@ _DECLARED: Final[Mapping[type[Request[Any]], Callable[..., Iterator[Declared]]]]
 def train_answer(
     update: LayerUpdate, coded: np.ndarray, *, counts_train: bool = False
 ) -> TrainAnswer:
-    """Say what a round came to on one client.
+    """Return the answer of one client to a round.
 
     Args:
         update: Of its trainer.

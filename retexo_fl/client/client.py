@@ -72,9 +72,9 @@ class GraphClient(Answering):
         masks: Its keys and its cohort, or none.
         least_validation: Of fewer validation nodes it adds no products of rows to sums in the
             clear.
-        count_sizes: Returns the fields of :class:`.GraphSizes`; none where its owner does not want
-            the server told how large its graph is.
-        counts_cached: It tells at the test what its mini-batches have read by caches.
+        count_sizes: Returns the fields of :class:`.GraphSizes`; none where its owner withholds
+            from the server how large its graph is.
+        counts_cached: It sends at the test how many rows its mini-batches have read by caches.
     """
 
     least_validation: int = 0
@@ -154,11 +154,11 @@ class GraphClient(Answering):
         )
 
     def _told_labels(self) -> dict[str, Any]:
-        """Return what hello tells of labels, by its fields."""
+        """Return the fields of hello about labels."""
         return {"label_uses": self.part.label_uses(), "label_sums": self._label_sums()}
 
     def _told_counts(self, *, sizes: bool = False) -> CountsAnswer:
-        """Return all counts that the server is told of a part, or of a cohort."""
+        """Return all counts of the part that the server gets; under masks summed over a cohort."""
         part, plan_before = self.part.graph, self.crossing.plan_before
         first = plan_before(0)
         return CountsAnswer(

@@ -67,7 +67,7 @@ from retexo_fl.training.sent_rows import parted_rows, plans_by_stage, sent_rows
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
-#: In the client's store: which classes of its nodes are told in place of first rows, as it came.
+#: Name in the client's store of the classes that cross in place of first rows, as they came.
 _CLASSES: Final = "row-classes"
 
 
@@ -101,7 +101,7 @@ class Crossing:
         job: Name of the job.
         channel: Carries blocks.
         weights: Of the client, with its store.
-        sealing: How what it tells of exchanges leaves.
+        sealing: Whether its answers leave in the clear or under masks.
 
     Attributes:
         part: The client's part, as its layers read it.
@@ -110,9 +110,9 @@ class Crossing:
         mailbox: Sends and receives; ``classes`` do so before stages after the first, where rows
             cross once and classes after them; ``columns`` before stages after all others, where
             features are columns of the edges, of which ``ahead`` has the arithmetic.
-        row_noise: Of first rows, where a noised class of each is told; else None.
-        count: Tells what an attempt has moved before a stage by an account that outlives the
-            process, where there is one.
+        row_noise: Makes noised classes that cross in place of first rows; None without ``row-dp``.
+        count: Returns what an attempt has moved before a stage, by an account that outlives the
+            process; None without one.
     """
 
     def __init__(
@@ -432,7 +432,7 @@ class Crossing:
         return self.mailbox.send(self._crossing(ticket), rows)
 
     def _told_rows(self, noise: RowNoise, rows: Vectors) -> Vectors:
-        """Return what crosses in place of first rows: what the noised class of each stands for."""
+        """Return what crosses in place of first rows: of each node the row of its noised class."""
         told = self._store.note(_CLASSES)
         assert told is not None, "kept before rows were made"
         assert isinstance(rows, np.ndarray)
@@ -448,12 +448,12 @@ class Crossing:
         )
 
     def own_classes(self, stage: int, digest: bytes, rows: Vectors) -> np.ndarray:
-        """Return the (N,) classes that peers are told of own nodes before a stage.
+        """Return the (N,) predicted classes of own nodes that peers get before a stage.
 
         Args:
             stage: Its index.
             digest: Of the weights.
-            rows: Those that are kept for it.
+            rows: Those that the store keeps for the stage.
         """
         weights = self._store.weights(stage, digest)
         assert weights is not None, "they are kept before the rows"
@@ -528,9 +528,9 @@ class Crossing:
         return self._sealing.collected(request, answer, plan.num_send, self.count)
 
     def _told_peers(self, crossing: Ticket) -> frozenset[int]:
-        """Return the peers of an exchange whose bytes another process of the client has told.
+        """Return the peers of an exchange whose bytes another process of the client has reported.
 
-        An agent tells the sum of an attempt each time, by an account of its own.
+        Of an agent none: it reports the sum of an attempt each time, by an account of its own.
         """
         content = None if self.count is not None else self._store.note(_told(crossing))
         found = {} if content is None else json.loads(content)

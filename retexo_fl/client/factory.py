@@ -35,7 +35,7 @@ from retexo_fl.graph.parts.storage import open_partition, write_partitions
 from retexo_fl.methods.clients import check_by_message, client_class
 from retexo_fl.process_memory import available_bytes
 
-#: Names the folder to workers that were not told of one, as those of `flwr run`.
+#: Names the folder to workers that got none by an argument, as those of `flwr run`.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
 #: The folder of parts in it, made once by the first worker, or by the command.
 PARTS_NAME: Final = "parts"
@@ -115,7 +115,7 @@ class InProcessClients:
 class WorkerClients:
     """Clients in the worker processes of Flower's simulation, sharing a scratch folder.
 
-    Any message may reach any worker, so each comes to keep every client, while memory lasts.
+    Any message may reach any worker, so each keeps every client in time, while memory lasts.
 
     Args:
         predictions: Where they write what they predict; None of a training.

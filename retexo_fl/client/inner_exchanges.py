@@ -33,7 +33,7 @@ from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Answer = TypeVar("Answer")
 
-#: Told of what went to (``out``) or came from (``in``) a peer: purpose, peer, bytes, direction.
+#: Called for what went to (``out``) or came from (``in``) a peer: purpose, peer, bytes, direction.
 Watcher = Callable[[str, int, Traffic, str], None]
 
 

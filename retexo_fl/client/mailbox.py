@@ -78,11 +78,11 @@ class Mailbox:
         self._wire_codec = wire_codec(codec)
         #: Carry vectors to and from peers that they reach; only under ``fixed``.
         self.datagrams: VectorCarrier | None = None
-        #: Told of every block that leaves or was decoded, of one maybe more than once.
+        #: Called for every block that leaves or was decoded, for one maybe more than once.
         self.watch: WatchBlocks = lambda *block: None
         #: Whose vectors are being received.
         self._exchange: PeerExchange | None = None
-        #: By exchange, the peers whose bytes were told: what is decoded again did not come again.
+        #: By exchange, the peers whose bytes were reported: what is decoded again came once.
         self._counted: dict[ExchangeId, set[int]] = {}
         self.error_bound: tuple[float, ...] = ()
         #: By exchange that the channel took whole, its error bound: it is not encoded again.
@@ -158,10 +158,10 @@ class Mailbox:
             ticket: Names the exchange.
             width: Values per vector.
             dtype: ``float32`` or ``float64``.
-            told: Peers whose bytes another process has told; theirs are not returned again.
+            told: Peers whose bytes another process has reported; theirs are not returned again.
 
         Raises:
-            PartitionError: Another client lists edges to this one that do not stand in this part.
+            PartitionError: Another client lists edges to this one that this part does not have.
             ConfigurationError: A peer sends blocks where datagrams are awaited, or the other way.
         """
         stage = self._stage_of(ticket, width, dtype)
@@ -198,7 +198,7 @@ class Mailbox:
 
     @property
     def told_peers(self) -> frozenset[int]:
-        """The peers of the current exchange whose bytes were told."""
+        """The peers of the current exchange whose bytes were reported."""
         return frozenset(() if self._exchange is None else self._counted[self._exchange.id])
 
     def vectors(self, width: int, dtype: str, *, closed_without: tuple[int, ...]) -> Vectors:

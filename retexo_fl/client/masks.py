@@ -153,12 +153,12 @@ class ClientMasks:
     def told(
         self, attempt: int, counts: CountsAnswer, labels: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Return the fields of a hello that tell of a client's part: no counts, and no labels.
+        """Return the fields of a hello about a client's part: no counts, and no labels.
 
         Args:
             attempt: Of the hello.
-            counts: What would be told of the part.
-            labels: Would compute what is told of labels.
+            counts: Of the part.
+            labels: Computes what hello says of labels in the clear; not called.
 
         Raises:
             AgreementError: As :meth:`agreed`.
@@ -279,10 +279,10 @@ class ClientMasks:
         return None if self.signer is None else self.signer.agreement().content
 
     def brings(self, has: Iterable[str]) -> frozenset[str]:
-        """Return the uses that the client tells to have nodes of.
+        """Return the uses that the client says it has nodes of.
 
         Args:
-            has: Those that it has nodes of: without an agreement it tells these.
+            has: Those that it has nodes of; returned where there is no agreement.
 
         Raises:
             AgreementError: As :meth:`KeySigner.agreement`.
@@ -354,7 +354,7 @@ class ClientMasks:
             has to get new ones, or is asked for no sums.
 
         Raises:
-            SecureAggregationRefused: Something else was told at this place.
+            SecureAggregationRefused: Another answer was given at this place.
         """
         try:
             common, _ = self._known(request.ticket)
@@ -373,7 +373,7 @@ class ClientMasks:
         Args:
             request: What was asked.
             number: This client's.
-            told: What it is of: equal at all clients, or nothing cancels.
+            told: What the number was made for: if it differs between clients, masks do not cancel.
 
         Raises:
             SecureAggregationRefused: As :meth:`hide`.

@@ -1,7 +1,7 @@
 """What a client's exchanges moved, as whole numbers that can be added up under masks.
 
 How long coded rows are depends on their values, which follow from weights that the server chooses.
-So where sums are masked, the server is told of a whole cohort what it moved, and of no client.
+So where sums are masked, the server learns what a whole cohort moved, and of no client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from retexo_fl.client.store import ClientStore
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.ledger import PeerTraffic, Traffic, Volume
 
-#: Before numbers under masks stands under which keys of the cohort they are.
+#: Numbers under masks begin with the name of the cohort's keys that they are under.
 KEYS_BYTES: Final = 8
 #: Of bytes before a stage; those inside rounds have the purposes of their exchanges.
 EXCHANGE: Final = "exchange"
@@ -99,10 +99,10 @@ def _traffic(numbers: list[int]) -> Traffic:
 
 
 class ExchangeAccount:
-    """What crossed before each stage of an attempt, until it is told; then it stays as it is.
+    """What crossed before each stage of an attempt, until it is reported; then it is fixed.
 
     Args:
-        store: Of the client, so that another process tells the same.
+        store: Of the client, so that another process reports the same.
     """
 
     def __init__(self, store: ClientStore) -> None:
@@ -115,7 +115,7 @@ class ExchangeAccount:
             self._put(ticket, known + moved, cut_before + cut, is_told=False)
 
     def told(self, ticket: Ticket, moved: PeerTraffic | None = None) -> tuple[PeerTraffic, int]:
-        """Return what is told of an exchange, and how many values were cut: the same each time.
+        """Return what is reported of an exchange, and how many values were cut: the same each time.
 
         Args:
             ticket: Names it.

@@ -7,7 +7,7 @@ all of the noise that the run promises, whoever else works with the server.
 
 The noise follows from a secret of the client's own, from all that the numbers are of, and from
 these themselves: the same numbers have the same noise, in whatever attempt and under whatever keys,
-and of two others nobody can take the difference. So a question that is asked again tells nothing
+and of two others nobody can take the difference. So a question that is asked again reveals nothing
 more. Each answer with noise that leaves is a release, which is noted before.
 """
 

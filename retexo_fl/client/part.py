@@ -1,4 +1,4 @@
-"""A client's part as its model reads it, and what may be told of it.
+"""A client's part as its model reads it, and what others may learn of it.
 
 Which edges are trained on, and whether a layer takes what they weigh and carry; how many nodes
 there are of each use and class.

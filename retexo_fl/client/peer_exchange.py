@@ -182,7 +182,7 @@ class PeerExchange:
         outgoing: By peer, the header of the block for it.
         incoming: By peer, what the header of its block must be.
         watch: Called for every block, of one maybe more than once.
-        counted: Peers whose bytes were told before; who are told now are added.
+        counted: Peers whose bytes were reported before; those that are reported now are added.
 
     Attributes:
         received: By peer, the vectors that have come.
@@ -296,7 +296,7 @@ class PeerExchange:
             self._datagrams.expect(headers, self._targets, all_needed=self._all_needed)
 
     def take_shared(self, peers: Iterable[int]) -> set[int]:
-        """Take vectors as received; return the peers whose bytes were not told yet."""
+        """Take vectors as received; return the peers whose bytes were not reported yet."""
         awaited = set(self.missing).intersection(peers) - self.refused.keys()
         self.shared |= awaited
         untold = awaited - self._counted

@@ -669,7 +669,7 @@ def _tell_types(parts: Sequence[GraphPartition]) -> None:
     nodes, edges = np.zeros(len(relations.types), int), np.zeros(relations.num_channels, int)
     for part in parts:
         nodes += np.bincount(relations.kinds(part.node_keys), minlength=len(nodes))
-        # A node lists what comes to it, so that an edge counts once along each way.
+        # A node lists the edges that lead to it, so that an edge counts once in each direction.
         assert part.edge_values.weights is not None
         edges += np.count_nonzero(part.edge_values.weights, axis=0)
     types = [
@@ -779,7 +779,7 @@ def open_parts(folder: Path) -> list[GraphPartition]:
 
 
 def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) -> None:
-    """Check that a part stands in its owner's place and is of the same partitioning as the first.
+    """Check that a part is in its owner's place and of the same partitioning as the first.
 
     What two parts hold on each other's nodes is left to `retexo partition check`; in a training the
     digests of the exchange prove it.

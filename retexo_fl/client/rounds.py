@@ -1,4 +1,4 @@
-"""A client's part in rounds: weights to start from, and what training and judging came to."""
+"""What a client does in rounds: decode the weights, train or judge, and make the answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TrainingClient(GraphClient):
         del request, moved
         return answer
 
-    # ---- what a round is made of, and what it came to -------------------------------------------
+    # ---- the start of a round, and its answer --------------------------------------------------
 
     def _start(
         self, request: TrainRequest, size: int
@@ -106,7 +106,7 @@ class TrainingClient(GraphClient):
         return self._sealing.answered(request, answer, weights, again=again)
 
     def _note_cached(self, ticket: Ticket, cached: tuple[int, ...]) -> None:
-        """Add what a round has read to what is told at the test."""
+        """Add what a round has read to what the client sends at the test."""
         numbers = (self._cached_before(ticket) + CachedRows.of(cached)).numbers
         facts = {"attempt": ticket.attempt, "numbers": numbers}
         self._store.put_note(_CACHED, json.dumps(facts).encode())

@@ -1,9 +1,9 @@
-"""What a client tells of its nodes in place of their first rows: a class of each, noised.
+"""What a client sends in place of its nodes' first rows: a noised class of each.
 
-The noise follows from a secret of the client's own and from all that is told: the same question of
-the same nodes has the same answer, in whatever attempt, job and prediction. Other nodes, other
-features or another server's classes have noise that nobody can take from the first's. Each is a
-release, which is noted before it leaves.
+The noise follows from a secret of the client and from all that it sends: the same question about
+the same nodes has the same answer, in whatever attempt, job and prediction. For other nodes, other
+features or another server's classes the noise is independent. Each set of classes is a release,
+which is noted before it leaves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RowRelease:
     Attributes:
         job: Of the rows.
         epsilon: Of each node's features.
-        identity: 16 hex digits: others tell other classes.
+        identity: 16 hex digits, different for each set of classes.
     """
 
     job: str
@@ -69,7 +69,7 @@ class MemoryRowReleases:
 
 
 def check_single(known: str, release: RowRelease) -> None:
-    """Refuse that a job asks for classes of rows by another model: its epsilon is of one release.
+    """Refuse a second release in one job, of classes by another model: epsilon is for one release.
 
     Raises:
         LocalProtocolError: ``known`` is another release's identity.

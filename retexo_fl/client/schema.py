@@ -78,7 +78,7 @@ def _keys_by_name(kind: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One field: where it stands, and what it may hold.
+    """One field: its name in a message, and what it may hold.
 
     What follows from its type is found once: a message's fields are read by the thousand.
     """

@@ -1,9 +1,9 @@
 """How answers leave a client: in the clear, or as whole numbers under masks.
 
 Which of the two a run has is decided once (:func:`sealing_of`); whoever answers need not ask. Where
-sums are masked, what fails by the client's data must not tell whose it was: its owner's log says
+sums are masked, what fails by the client's data must not reveal whose it was: its owner's log says
 what failed, and the server gets one sentence, or zeros that are added up. How long coded rows are
-follows from data as well, so what an exchange moved is told of whole cohorts.
+follows from data as well, so what an exchange moved is summed over whole cohorts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Moving: TypeAlias = Callable[[Ticket], PeerTraffic]
 RoundAnswerT = TypeVar("RoundAnswerT", TrainAnswer, EvaluateAnswer)
 
 #: What follows from the questions that were asked, what owners agreed on, what peers sent and the
-#: disk: it may be told under masks, too.
+#: disk: the server may learn it under masks, too.
 _TOLD: Final = (
     *(AgreementError, ChannelError, CheckpointError, ConfigurationError, ExchangeIncomplete),
     *(ProtocolError, SecureAggregationRefused, StaleAttempt),
@@ -113,7 +113,7 @@ class NoMasks:
         """Keep no keys: there are none."""
 
     def check_asked(self) -> None:
-        """Refuse what is asked under masks alone: in the clear hello has told it.
+        """Refuse a question that exists only under masks: in the clear hello has answered it.
 
         Raises:
             LocalProtocolError: Always.
@@ -166,7 +166,7 @@ class Sealing:
 
     @contextmanager
     def sealed(self) -> Generator[None]:
-        """Have what fails by this client's data be told by one sentence, where sums are masked.
+        """Replace errors that depend on this client's data by one sentence, where sums are masked.
 
         Raises:
             PartitionError: Its part does not fit a peer's.
@@ -200,10 +200,11 @@ class Sealing:
             return None
 
     def _keep_to_owner(self, error: Exception) -> None:
-        """Tell the owner alone what failed (where: in the log of level DEBUG).
+        """Log for the owner alone what failed (where: in the log of level DEBUG).
 
         Raises:
-            Exception: The error itself, where it may be told: without masks, or not of data.
+            Exception: The error itself, where the server may learn it: without masks, or where it
+                does not depend on data.
         """
         raise error
 
@@ -224,7 +225,7 @@ class Sealing:
             request: What was asked.
             answer: In the clear; None if :meth:`computed` returned that.
             weights: What it was computed with, decoded.
-            size: How many values its array stands for.
+            size: How many values its array has when decoded.
             values: Of an update, whose values that are not finite count as cut.
             code: Makes of it what travels in the clear, if that is something else.
             again: The round was begun before.
@@ -276,7 +277,7 @@ class Sealing:
     def published(
         self, ticket: Ticket, answer: PublishAnswer, count: Moving | None
     ) -> PublishAnswer:
-        """Return what is told of rows that were sent.
+        """Return what the server learns of rows that were sent.
 
         Args:
             ticket: Names the exchange.
@@ -295,7 +296,7 @@ class Sealing:
     def collected(
         self, request: CollectRequest, answer: CollectAnswer, vectors: int, count: Moving | None
     ) -> CollectAnswer:
-        """Return what is told of rows that have come.
+        """Return what the server learns of rows that have come.
 
         Args:
             request: What was asked.
@@ -314,7 +315,7 @@ class MaskedSealing(Sealing):
         client: Its index.
         facts: What is known of its sums.
         masks: Hides them.
-        store: Of the client: another process tells the same of an exchange.
+        store: Of the client: another process reports the same of an exchange.
     """
 
     tells_sums_alone = True

@@ -10,14 +10,14 @@ Three forms, by configuration and widths alone, so that both ends of a link know
 With ``second-rows = none`` nothing crosses after the first exchange: a client makes later rows of
 the B boundary nodes that it received itself, by the layer, from the row that came first, its own
 nodes beside them and the edges across, which both ends know. A node's degree is then the number of
-these edges, or what they weigh: of its owner's, and of edges inside the owner's part, nobody is
-told.
+these edges, or what they weigh: its owner does not send the whole
+degree, nor anything about edges inside its part.
 
 With ``class`` each owner says beside that, before each later stage, which class the head of the
 stage before predicts of each of its boundary nodes: ``ceil(log2 C)`` bits, in the plan's order. Who
 reads that corrects the rows that it has made by a map M, which it learns on its own nodes. Of these
 it knows the rows; and a row that a peer would make of one it makes too, of the peer's first rows
-and the edges between both. So nothing is added up over clients, and no map is told::
+and the edges between both. So nothing is added up over clients, and no map is sent::
 
     s h ~ f g + [ f g | f | e_c ] M
     M = argmin ||[ f g | f | e_c ] M - (s h - f g)||^2 + ||M||^2
@@ -66,7 +66,7 @@ from retexo_fl.units import counted
 
 #: Of a factor's square, either way: a float32 holds e**40.
 _MOST_LOG: Final = 80.0
-#: Of M: chosen among 1 and 10 on validation nodes, which hardly told them apart.
+#: Of M: chosen among 1 and 10 on validation nodes, which made hardly a difference.
 _PENALTY: Final = 1.0
 #: Rows that M is learned of, or read by, at once.
 _ROWS_READ: Final = 2**14
@@ -130,7 +130,7 @@ def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> Features:
 def rows_with_factor(shape: ModelShape, aggregated: Rows, degrees: np.ndarray) -> Features:
     """Return (N, D') rows that a layer reads as they cross, sparse where they are.
 
-    Where the layer asks senders to multiply with a factor f, its -2 ln f stands in one more column:
+    Where the layer asks senders to multiply with a factor f, its -2 ln f is one more column:
     of the size of other values, so that few bits a value keep it.
     """
     rows = aggregated.numpy() if isinstance(aggregated, torch.Tensor) else aggregated
@@ -505,7 +505,7 @@ def rows_of(rows: Rows) -> Features:
 
 
 class _Layer:
-    """A layer that is trained, with what stands behind it."""
+    """A trained layer of a stage's model, with its weights."""
 
     def __init__(self, shape: ModelShape, stage: int, weights: np.ndarray) -> None:
         self._model, self._weights = model_in_turn(shape, stage), weights

@@ -24,7 +24,7 @@ DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir", "features")
 AUTO_FEATURES: Final = "auto"
 #: Value of ``features`` by which a graph of any source is read without features.
 NO_FEATURES: Final = "none"
-#: What says how tables of nodes and edges are read, and what stands for nothing of it.
+#: Keys that say how tables of nodes and edges are read; a run without tables has none of them.
 OF_TABLES: Final = (
     *("features", "key-column", "label-column", "unlabelled-values"),
     *("source-column", "target-column", "weight-column", "time-column", "node-time-column"),

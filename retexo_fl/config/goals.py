@@ -20,7 +20,7 @@ class Goal:
     """What a task is, as far as a configuration alone says it.
 
     Attributes:
-        losses: That fit, by what stands before a colon; the first by default.
+        losses: That fit, by the part of their name before a colon; the first by default.
         metrics: Likewise.
         weighs_classes: Classes, or labels, may have weights.
         split: By default.

@@ -39,15 +39,15 @@ class KeyInfo:
         expected: What is allowed, to end the sentence of an error.
         brief: The same for a list of options; empty where any text is allowed.
         panel: Heading in a list of options, of this key and those that follow; empty: as before.
-        metavar: What stands for its value in such a list; empty: what its type is called.
+        metavar: Name of its value in such a list; empty: that of its type.
         lean: Values that are trained leanly; with another one a run that names no profile has the
             paper's schedule (:func:`~retexo_fl.config.profiles.default_profile`). A tuple says with
             which, beside its own, lean training was found to be as accurate.
         may_change: Whether attempts of one job may differ in it: it says where a run takes place,
             how long it waits for whom, or when it ends.
         values: All that there are, where there are few, but for extensions.
-        extensible: Whether ``module:attribute`` may stand for a value.
-        read: Returns the value that one of another type stands for; None for the usual way.
+        extensible: Whether a value may be ``module:attribute``.
+        read: Converts a value of another type; None for the usual way.
         several: It may be given several times on a command line, or as a list.
     """
 
@@ -103,7 +103,7 @@ def text(default: str, help_text: str, **more: Unpack[More]) -> Any:
 
 
 def texts(help_text: str, **more: Unpack[More]) -> Any:
-    """Declare a field of printable texts with commas between them; a list stands for one."""
+    """Declare a field of printable texts with commas between them; it may be given as a list."""
     more["several"], more["read"] = True, joined_texts
     return text("", help_text, **more)
 
@@ -174,7 +174,7 @@ def formed(default: str, help_text: str, form: ValueForm, **more: Unpack[More]) 
 
 
 def moment(help_text: str, **more: Unpack[More]) -> Any:
-    """Declare a field of a point in time, three, or none; a date or number stands for its text."""
+    """Declare a field of a point in time, three, or none; it may be given as a date or a number."""
     more["read"] = moment_text
     brief = "a number, or a date, or three"
     return key("", help_text, are_moments, expected=f"{MOMENT}; or {THREE}", brief=brief, **more)
@@ -197,7 +197,7 @@ def value_of(text: str, wanted: type[Scalar]) -> Scalar:
 
 
 def as_float(value: object, wanted: type) -> object:
-    """Return a float where a whole number stands for one."""
+    """Return a whole number as a float, where the key wants one."""
     if wanted is not float or not isinstance(value, int) or isinstance(value, bool):
         return value
     try:

@@ -96,8 +96,8 @@ class _Kind:
 
     Attributes:
         profile: Which.
-        key: That tells them from others.
-        is_of: Whether a value of it does.
+        key: That decides whether a run is of the kind.
+        is_of: Whether a value of it says so.
         values: What they have instead.
         unless: Not where a key is chosen that begins so, which would then say nothing.
     """
@@ -165,8 +165,8 @@ class Fitting:
     Attributes:
         profile: Of which keys follow from a graph; any other one, or none, has no such keys.
         chosen: Keys that the user chose, which stay.
-        known: Keys as clients know them until the server tells them others; None where they know
-            the run's own.
+        known: Keys as clients know them until the server sends others; None where they know the
+            run's own.
     """
 
     profile: str = ""
@@ -208,7 +208,7 @@ class GraphFacts:
 
     @property
     def row_bytes(self) -> float:
-        """About what a sparse row takes: a byte for each place, and four for what stands there."""
+        """About what a sparse row takes: a byte for each place, and four for its value."""
         return self.entries_per_row * (1 if self.is_binary else 5)
 
 
@@ -276,7 +276,7 @@ def kind_values(name: str, chosen: Mapping[str, object]) -> Mapping[str, Mapping
         chosen: Keys of the run.
 
     Returns:
-        By the chosen key that tells the kind.
+        By the chosen key that decides the kind.
     """
     found: dict[str, Mapping[str, Scalar]] = {}
     for kind in _KINDS:
@@ -287,7 +287,7 @@ def kind_values(name: str, chosen: Mapping[str, object]) -> Mapping[str, Mapping
 
 
 def settled_keys(before: Mapping[str, Scalar], after: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """Return the keys that clients have to be told: those that were settled.
+    """Return the keys that clients have to get: those that were settled.
 
     Where it is shorter, ``profile`` names the one whose keys the others are added to.
     """

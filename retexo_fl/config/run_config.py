@@ -886,10 +886,10 @@ class RunConfig:
 
     @property
     def tells_cached_rows(self) -> bool:
-        """Whether clients tell at the test what mini-batches have read where features are cached.
+        """Whether clients send at the test what mini-batches have read where features are cached.
 
-        Under masks all tell it or none, so that the run's own keys decide: a sampler that caches,
-        or a GPU by name. Else who has no cache tells nothing.
+        Under masks all send it or none, so that the run's own keys decide: a sampler that caches,
+        or a GPU by name. Else whoever has no cache sends nothing.
         """
         if self.sampler == "none":
             return False
@@ -944,7 +944,7 @@ def field_of(key: str) -> str:
 
 
 def nearest_key(name: str) -> str | None:
-    """Return the key that a name probably stands for: what others call it, or nearly its own."""
+    """Return the key that a name probably means: another tool's name for it, or nearly its own."""
     plain = name.strip("-").replace("-", "_").lower()
     names = [item.name for item in fields(RunConfig)]
     if plain in names:
@@ -1011,7 +1011,7 @@ def make_config(values: Mapping[str, object]) -> RunConfig:
 
 
 def widened(key: str, value: object) -> object:
-    """Return what a value stands for that is not of its key's type: a float, or text of a time."""
+    """Convert a value that is not of its key's type: to a float, or to the text of a time."""
     read = key_infos()[key].read
     return as_float(value, type(default_values()[key])) if read is None else read(value)
 

@@ -85,7 +85,7 @@ _NAMES: Final = {
     "balance": "load_balance balancing",
 }
 
-#: By name in snake case, the key that it stands for.
+#: By name in snake case, the key that it means.
 SYNONYMS: Final = MappingProxyType(
     {name: key for key, names in _NAMES.items() for name in names.split()}
 )

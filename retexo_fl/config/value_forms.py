@@ -16,7 +16,7 @@ class ValueForm:
 
     Attributes:
         pattern: Matches a whole text.
-        names: What stands before the colon of such a text; no module of an extension.
+        names: What such a text has before the colon; no module of an extension.
         expected: What is allowed, to end the sentence of an error.
         brief: The same for a list of options.
         extensible: Whether the text may name an extension.
@@ -175,7 +175,7 @@ FANOUTS: Final = ValueForm(
     extensible=False,
 )
 
-#: Names of links whose figures stand in ``simulation/links.py``.
+#: Names of links whose figures are in ``simulation/links.py``.
 LINK_PROFILES: Final = ("ideal", "bluetooth", "4g", "wan-50ms", "wan-100ms", "wan-200ms")
 _QUANTITY: Final = r"(?=[\d.]*[1-9])\d{1,9}(\.\d{1,9})?"
 _LINK_PARTS: Final = (

@@ -25,7 +25,7 @@ class Finding:
 
     Attributes:
         thing: What: ``python``, ``key``, ``peer 3``.
-        verdict: How it stands.
+        verdict: Whether it is in order.
         seen: What was seen, in a few words.
         advice: What to do; empty where nothing need be done.
     """

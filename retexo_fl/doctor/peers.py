@@ -141,5 +141,5 @@ def _plain(error: OSError | ChannelError, address: str) -> str:
         return "no answer"
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    # The sentence of a channel begins with the address, which stands there already.
+    # The sentence of a channel begins with the address, which is shown already.
     return str(error).removeprefix(f"{address}: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Told how many bytes have come and how many are announced (None: not known).
+#: Called with how many bytes have come and how many are announced (None: not known).
 Progress = Callable[[int, int | None], None]
 
 

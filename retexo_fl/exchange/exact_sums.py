@@ -35,8 +35,8 @@ def exact_total(
     """Add arrays value by value; each sum is the exact one, rounded once to the nearest.
 
     Args:
-        parts: At least one, all of one shape; float32 or float64, finite. Float64 values that stand
-            for several others (integers of one exponent, added elsewhere) must be exact.
+        parts: At least one, all of one shape; float32 or float64, finite. Float64 values that are
+            sums of others (integers of one exponent, added elsewhere) must be exact.
         dtype: ``float32`` or ``float64``.
 
     Returns:
@@ -127,7 +127,7 @@ class _Groups:
             starts, sizes = self.starts[begin : begin + step], self.sizes[begin : begin + step]
             expansion = _Expansion(to_dense(vectors[self.places[starts]]).astype(np.float64))
             for rank in range(1, int(sizes[0])):
-                # Sizes descend: those groups that have so many vectors stand first.
+                # Sizes descend: the groups that have so many vectors come first.
                 there = int(np.count_nonzero(sizes > rank))
                 expansion.add(to_dense(vectors[self.places[starts[:there] + rank]]))
             yield expansion.rounded(vectors.dtype)

@@ -43,7 +43,7 @@ MAX_MAX_FRAME_BYTES: Final = 2**28
 
 @unique
 class FrameKind(IntEnum):
-    """What a frame is; the numbers stand on the wire."""
+    """What a frame is; the numbers are those on the wire."""
 
     #: The first: which block it is.
     HELLO = 1

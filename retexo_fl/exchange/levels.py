@@ -2,17 +2,17 @@
 
 A row of width w is written as its scale, the upper half of a float32 (2 bytes, little-endian), and
 w numbers of ``bits`` bits, packed into ``ceil(w bits / 8)`` bytes, the first in the highest bits. A
-row without negative values has the numbers 0 to ``2**bits - 1``; the largest stands for the scale.
-Another row has the numbers 0 to ``2**bits - 2``, of which the middle stands for 0, and the sign bit
-of its scale is set.
+row without negative values has the numbers 0 to ``2**bits - 1``, for the values 0 to the scale.
+Another row has the numbers 0 to ``2**bits - 2``, of which the middle has the value 0, and the sign
+bit of its scale is set.
 
 Values are rounded up or down at random, so that their mean is what they were. What is drawn follows
 from the row itself: the same row gives the same bytes, whoever sends it, to whichever peer.
 
-Hidden rows behind a ReLU are zero in many places. Where it is shorter, only the numbers that do not
-stand for 0 are written: the scales of all rows; per row ``ceil(w / 8)`` bytes, of which bit
-``c % 8`` (least first) of byte ``c // 8`` says that column c has one; then all these numbers,
-packed as one row. The rows are the same.
+Hidden rows behind a ReLU are zero in many places. Where it is shorter, the numbers of value 0 are
+left out: the scales of all rows; per row ``ceil(w / 8)`` bytes, of which bit
+``c % 8`` (least first) of byte ``c // 8`` says that column c has a number; then all these
+numbers, packed as one row. Either way the same rows are read.
 
 Source: stochastic quantisation as QSGD (Alistarh et al., NeurIPS 2017, section 3.1).
 """
@@ -43,19 +43,19 @@ _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def level_bytes(num_rows: _Integer, width: int, bits: int) -> _Integer:
-    """Return what rows take."""
+    """Return how many bytes rows take."""
     return num_rows * (_SCALE_BYTES + packed_bytes(width, bits))
 
 
 def nonzero_level_bytes(num_rows: _Integer, width: int, bits: int, nonzeros: _Integer) -> _Integer:
-    """Return what rows take of which so many numbers, in all, do not stand for 0."""
+    """Return what rows take, of which so many numbers in all are not of value 0."""
     return num_rows * (_SCALE_BYTES + packed_bytes(width, 1)) + packed_bytes(nonzeros, bits)
 
 
 def level_table(rows: npt.NDArray[Any], bits: int) -> Table:
     """Return the bytes of each of (n, w) rows: (n, ``level_bytes(1, w, bits)``).
 
-    A float32 or float64 value is off by less than a level.
+    A float32 or float64 value is rounded by less than a level.
 
     Raises:
         LocalProtocolError: A value is too large for float32.
@@ -80,7 +80,7 @@ def level_table(rows: npt.NDArray[Any], bits: int) -> Table:
 
 
 def count_nonzero_levels(table: Table, *, width: int, bits: int) -> npt.NDArray[np.int64]:
-    """Return how many numbers of each row of a :func:`level_table` do not stand for 0: (n,)."""
+    """Return how many numbers of each row of a :func:`level_table` are not of value 0: (n,)."""
     zeros = _zeros(table[:, :_SCALE_BYTES], bits)
     codes = unpack(table[:, _SCALE_BYTES:], width, bits)
     counts: npt.NDArray[np.int64] = np.count_nonzero(codes != zeros, axis=1).astype(np.int64)
@@ -88,7 +88,7 @@ def count_nonzero_levels(table: Table, *, width: int, bits: int) -> npt.NDArray[
 
 
 def nonzero_levels(table: Table, *, width: int, bits: int) -> bytes:
-    """Write a :func:`level_table` without the numbers that stand for 0."""
+    """Write a :func:`level_table` without the numbers of value 0."""
     scales = table[:, :_SCALE_BYTES]
     codes = unpack(table[:, _SCALE_BYTES:], width, bits)
     mask = codes != _zeros(scales, bits)
@@ -102,9 +102,8 @@ def decode_nonzero_levels(
     """Read the (n, w) rows of which :func:`nonzero_levels` wrote the numbers.
 
     Raises:
-        RemoteProtocolError: The bytes are not as many, a place is beyond the last column, a number
-            stands for 0 or for nothing, bits are set behind the last number, or a scale is not
-            finite.
+        RemoteProtocolError: It is of another length, a place is beyond the last column, a number is
+            of value 0 or of none, bits are set behind the last number, or a scale is not finite.
     """
     stride = packed_bytes(width, 1)
     first_place, begin = (num_rows * each for each in (_SCALE_BYTES, _SCALE_BYTES + stride))
@@ -136,7 +135,7 @@ def decode_nonzero_levels(
 
 
 def _zeros(scales: Table, bits: int) -> Table:
-    """Return the (n, 1) numbers that stand for 0, by the bytes of rows' scales."""
+    """Return the (n, 1) numbers of value 0, by the bytes of rows' scales."""
     is_signed = scales[:, 1:] & np.uint8(_SIGN >> 8) != 0
     return np.where(is_signed, np.uint8(2 ** (bits - 1) - 1), np.uint8(0))
 
@@ -147,8 +146,7 @@ def decode_levels(
     """Read the (n, w) rows of a :func:`level_table`.
 
     Raises:
-        RemoteProtocolError: The bytes are not as many, a scale is not finite, or a number stands
-            for nothing.
+        RemoteProtocolError: Another length, a scale that is not finite, or a number without value.
     """
     expected = level_bytes(num_rows, width, bits)
     if data.size != expected:

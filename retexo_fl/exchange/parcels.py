@@ -33,7 +33,7 @@ HEADER_BYTES: Final = _HEADER.size
 
 @unique
 class ParcelKind(IntEnum):
-    """What a parcel is; the numbers stand on the wire."""
+    """What a parcel is; the numbers are those on the wire."""
 
     #: The first of the client that opens the stream, perhaps with data.
     OPEN = 1

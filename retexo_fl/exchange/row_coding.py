@@ -17,8 +17,8 @@ A coding holds where the non-zero values are (*positions*) and what they are (*v
 
     EIGHT, FOUR, TWO   bits of a level (with LEVELS, NONZERO_LEVELS), of a number (with GRID)
 
-Positions stand before values, without padding. Counts and gaps are escaped bytes: 0 to 254 take
-one, and each 255 stands for "255 more", so every number has exactly one spelling. Gaps between the
+Positions come before values, without padding. Counts and gaps are escaped bytes: 0 to 254 take
+one, and each 255 means "255 more", so every number has exactly one spelling. Gaps between the
 columns of sparse features are mostly below 255 (Cora: 96 %), which makes one byte each: half of
 what u16 column numbers take. ROW is there for GCN, which sends 0/1 features scaled by one number
 per row.
@@ -109,7 +109,7 @@ LEVELS: Final = MappingProxyType({8: Values.EIGHT, 4: Values.FOUR, 2: Values.TWO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """One way of writing rows; its two numbers stand in the frame header."""
+    """One way of writing rows; its two numbers are in the frame header."""
 
     positions: Positions
     values: Values

@@ -185,7 +185,7 @@ class Piece:
 class LedgerFile:
     """``checkpoint-ledger-N.csv`` of a run directory.
 
-    A line says what its account has in all, so the last line of an account stands. The checkpoint
+    A line says what its account has in all, so the last line of an account counts. The checkpoint
     names the file and its length, so what a crash left after that is written over. A file that
     has grown long is followed by the next, which begins with the whole account; the former is
     removed once a checkpoint names the new one.
@@ -236,7 +236,7 @@ class LedgerFile:
             raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 
     def remove_others(self, number: int) -> None:
-        """Remove all files but one: those before it, and one that no checkpoint came to name."""
+        """Remove all files but one: those before it, and one that no checkpoint names."""
         for path in self.folder.glob("checkpoint-ledger-*.csv"):
             if path != self._path(number):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What all clients have together, as they told it, and which keys of the run follow from it."""
+"""What all clients report to have together, and which keys of the run follow from it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def fitted(
     hello: HelloAnswer,
     told: Sequence[HelloAnswer | CountsAnswer],
 ) -> tuple[RunConfig, str]:
-    """Fit a run to what its clients told; return that, and what was fitted to what.
+    """Fit a run to what its clients report; return it, and a sentence that says what was fitted.
 
-    Where not all of them told how large their graph is, nothing is fitted.
+    Where not all of them say how large their graph is, nothing is fitted.
 
     Args:
         config: Of the run.
         fitting: What is left.
         hello: Of any client: widths are the same at all.
-        told: Of each client or, under masks, of each cohort.
+        told: Reports of each client or, under masks, of each cohort.
     """
     counts = _ToldCounts.of(hello, told)
     if counts.sizes.tellers == config.clients:

@@ -51,7 +51,7 @@ class LabelTotals:
 
     @classmethod
     def of_hellos(cls, config: RunConfig, hellos: Sequence[HelloAnswer]) -> Self:
-        """Add up, in client order, what each client has told.
+        """Add up, in client order, what each client has sent.
 
         Raises:
             RemoteProtocolError: A client's sums over its labels are none.
@@ -82,7 +82,7 @@ class LabelTotals:
         _check_sums(config, answer.sums, hello)
         uses = uses_by_class(answer.uses)
         if config.update_dp:
-            # Which classes train nodes have is not told: none is missed.
+            # Which classes train nodes have is not known: none counts as missing.
             uses = tuple(of | TRAIN for of in uses)
         return cls(uses=uses, sums=answer.sums, train=hello.train)
 

@@ -55,7 +55,7 @@ class LayerFacts:
     relations: str = ""
 
     def values(self) -> dict[str, Any]:
-        """Return them as they stand in a file: without what is empty."""
+        """Return them as a file has them: without what is empty."""
         values = asdict(self)
         for name in ("recipe", "label_facts", "edge_features", "is_structural", "relations"):
             if not values[name]:

@@ -91,7 +91,7 @@ def open_attempt(  # noqa: PLR0913 - a training and a prediction open differentl
         config: Of the run.
         job: What earlier attempts achieved, or the run whose model predicts.
         shape_of: Returns the model's sizes, or raises where the clients do not fit it, before they
-            are told anything.
+            get anything.
         to_train: There have to be nodes to train on; predicting needs none.
         codec: Of updates and weights on their way; as configured if None.
         fitting: What of the run is left to be fitted to the clients' graph; None for nothing.

@@ -250,7 +250,7 @@ def _add(
 def _read(
     kind: type[AnswerT], message: Message, names: tuple[str, str], *, beside: str = ""
 ) -> AnswerT:
-    """Read a record, without what stands ``beside`` its values."""
+    """Read a record, without the field ``beside`` its values."""
     name, weights_name = names
     record = message.content.get(name)
     if not isinstance(record, ConfigRecord | MetricRecord):

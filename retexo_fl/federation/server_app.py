@@ -61,7 +61,7 @@ def make_server_app(
     Args:
         listeners: Called with every event, for callers in the same process. Without any, progress
             goes to Flower's log as plain lines.
-        profile: Of a new job, to be told and noted.
+        profile: Of a new job, to be shown and noted.
         fitting: What of a new job follows from the clients' graph; None where nothing does.
         overwrite: As in :func:`run_training`.
     """

@@ -203,7 +203,7 @@ class ServerLoop(Follower):
             # Whether all parts go together has been seen.
             self.run.take_place()
 
-    # ---- what the strategy tells --------------------------------------------------------------
+    # ---- what the strategy reports ------------------------------------------------------------
 
     def columns_made(self, columns: np.ndarray) -> None:
         """Write what makes features of columns of the edges; record what they took."""

@@ -70,7 +70,7 @@ class LazyMessagePassing(Strategy):
         config: What to train.
         codec: Of updates and weights on their way; as configured if None.
         fitting: What of it is fitted to the clients' graph once they are there; None for nothing.
-        follower: Is told how the training goes on.
+        follower: Its methods are called as the training goes on.
 
     Attributes:
         joined: The clients; after :meth:`join` or :meth:`start`.
@@ -416,7 +416,7 @@ class _HookRunner:
         strategy: Whose hooks.
         grid: As in :meth:`.LazyMessagePassing.start`; likewise what follows it.
         result: What Flower has of the stage.
-        tested: What the test came to.
+        tested: The result of the test.
     """
 
     strategy: LazyMessagePassing

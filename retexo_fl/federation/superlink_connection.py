@@ -79,7 +79,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: What the SuperLink is told about the time between signs of life, and that time.
+#: Time between signs of life that the SuperLink is promised, and the real one.
 _HEARTBEAT_S: Final = 30.0
 _HEARTBEAT_EVERY_S: Final = 20.0
 #: After a lost one: a SuperLink that comes back gives a node up that was silent for a minute.
@@ -510,8 +510,8 @@ class Connection:
     def _read(self, error: httpx.HTTPStatusError, of_run: bool) -> str:
         """Return why the SuperLink is away, or raise what its answer means.
 
-        Of a node that was let in, nothing but its key is refused for good: whatever else stands
-        between may answer as it likes for a while.
+        Of a node that was let in, nothing but its key is refused for good: a proxy between may give
+        any other answer for a while.
         """
         status = error.response.status_code
         said = f"superlink: {self._address} answers {_said(error.response)}"

@@ -1,6 +1,6 @@
 """What the script of a method (``methods/*/script.py``) asks of a training: few verbs.
 
-An exchange, a round with what stands around it, the rounds of a stage, its end, and the test. How
+An exchange, a round with its wrappers, the rounds of a stage, its end, and the test. How
 a stage's rounds are carried out is the strategy's, by Flower's hooks.
 """
 
@@ -55,7 +55,7 @@ class Follower:
         """See an exchange that has ended; it went ``along`` with the first round if so."""
 
     def round_done(self, known: RoundClosed | None, stage: StageTraining, *, last: bool) -> None:
-        """See a round that has ended, and what it told of the one before."""
+        """See a round that has ended, and the figures of the one before that came with it."""
 
     def validated(self, known: RoundClosed) -> None:
         """See what is known of the last round of a stage."""
@@ -106,12 +106,12 @@ class Training:
         config: What to train.
         joined: The clients.
         codec: Of updates and weights on their way.
-        follower: Is told how it goes on.
+        follower: Its methods are called as it goes on.
 
     Attributes:
         config: What to train.
         joined: The clients.
-        follower: Is told how it goes on.
+        follower: Its methods are called as it goes on.
         runner: Carries out the rounds of a stage; set before the script goes on.
         stage: The stage that was opened last.
     """
@@ -188,7 +188,7 @@ class Training:
 
         Args:
             stage: Which.
-            state: Where it stands, where that is known.
+            state: Of the stage, where that is known.
         """
         job = self.joined.job
         state = state or job.stage_state(stage)
@@ -258,7 +258,7 @@ class Training:
         """Return the state before the next thing that a stage is trained as; None if there is none.
 
         Args:
-            outcome: What it came to so far.
+            outcome: Of the stage so far.
         """
         number, shape = outcome.stage, self.joined.schedule.shape
         tried = {one.name for one in outcome.tried}

@@ -435,7 +435,7 @@ class _ClientTable:
 
 @dataclass(frozen=True, slots=True)
 class _Filling:
-    """What stands for ``{client}``, ``{name}``, ``{host}`` and ``{port}`` of one client."""
+    """The values of ``{client}``, ``{name}``, ``{host}`` and ``{port}`` for one client."""
 
     table: _Table
     values: Mapping[str, str]

@@ -259,7 +259,7 @@ class _Members:
             for client, member in roster.members.items()
         }
         if former is None or not _is_of(former, promised.values(), terms):
-            # Numbers that were told once are drawn anew.
+            # Numbers that were revealed once are drawn anew.
             promised = {
                 client: replace(member, promise=secrets[client].promise(*brought[client]))
                 for client, member in roster.members.items()
@@ -306,7 +306,7 @@ class _Members:
         members = roster.members.values()
         if former is not None and _is_of(former, members, terms):
             return {ROSTER_FILE: replace(former, roster=roster).text().encode()}
-        # An owner's number is told once: whoever signed before promises anew.
+        # An owner's number is revealed once: whoever signed before promises anew.
         told = {None} if former is None else {None, *(it.promise for it in _members_of(former))}
         silent = [it for it in self._fleet.clients if roster.members[it.client].promise in told]
         if silent:

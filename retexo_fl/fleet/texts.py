@@ -15,7 +15,7 @@ from retexo_fl.masking.agreement import LEAST
 
 _CONTAINERS: Final = "containers of docs/containers.md, whose user owns this folder (10001)"
 _PODS: Final = "kubectl apply -k . (docs/kubernetes.md: images, and the part, come first)"
-#: What stands for a client's name in its objects of Kubernetes.
+#: Placeholder of a client's name in its objects of Kubernetes.
 _A_CLIENT: Final = "a-client"
 _KUSTOMIZATION: Final = "kustomization.yaml"
 _BUNDLE: Final = ("agent.toml", "ca.crt", "certificate.pem", "key.pem", "supernode-key")

@@ -162,7 +162,7 @@ class Graph:
                 orientation, directed ones from source to target.
             name: Name of the data set.
             features: [N, F] numbers, rounded to float32; dense, or a SciPy matrix of any format. F
-                of 0 for nodes without features: what stands for them is made of the edges.
+                of 0 for nodes without features: columns made of the edges take their place.
             labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`, or [N] text.
             num_classes: C; None for the classes that are there, which keep their numbers, or texts,
                 as names where they do not count from 0; not read of other labels.

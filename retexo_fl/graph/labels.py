@@ -1,4 +1,4 @@
-"""What labels of nodes may be: classes, several labels each, or numbers; told by their form alone.
+"""What labels of nodes may be: classes, several labels each, or numbers; their form alone decides.
 
 A :class:`LabelKind` knows what its labels look like, and which are unknown.
 
@@ -345,7 +345,7 @@ def class_names(numbers: Iterable[int]) -> tuple[str, ...]:
 def disjoint_classes(by_type: Mapping[str, Sequence[str]]) -> str:
     """Return which two types of nodes have no class in common, a clause; empty where all have.
 
-    One model tells the classes of all nodes apart, so that types have to mean the same by them.
+    One model predicts the classes of all nodes, so that a class has to mean the same for all types.
 
     Args:
         by_type: Names, or numbers as text, of the classes of a type; of none, none.

@@ -145,7 +145,7 @@ def _one_mask(
             name, f"got shape {mask.shape}; expected ({num_nodes},), or ({num_nodes}, splits)"
         )
     if mask.ndim == 2:
-        # A mask that all splits share may stand there once.
+        # A mask that all splits share may be there once.
         mask = mask[:, column if mask.shape[1] > 1 else 0]
     if mask.dtype.kind not in "biuf":
         checks.fail(name, f"got {mask.dtype}; expected booleans, or 0 and 1")

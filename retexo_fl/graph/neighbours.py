@@ -2,8 +2,8 @@
 
 An edge of an undirected graph has one weight and one row of attributes, which both of its ends
 hold. Of a directed graph a node's neighbour is whoever an edge comes from or goes to; both
-directions stand side by side, the one that comes in first. A weight of 0 is no edge. Of a typed
-graph as many stand side by side as it has channels (:mod:`retexo_fl.relations`).
+directions are stored side by side, the incoming one first. A weight of 0 is no edge. A typed
+graph has as many weights side by side as it has channels (:mod:`retexo_fl.relations`).
 
 Shapes: E edges as they are read, e stored neighbours, A attributes.
 """
@@ -25,7 +25,7 @@ class EdgeValues:
     """What edges carry beside their ends.
 
     Attributes:
-        weights: [E] float32, or [E, 2] where both directions stand side by side, [E, C] of C
+        weights: [E] float32, or [E, 2] with both directions side by side, [E, C] of C
             channels; None for 1 each.
         attributes: [E, A] float32, or [E, 2, A]; None for none.
     """
@@ -35,7 +35,7 @@ class EdgeValues:
 
     @property
     def is_directed(self) -> bool:
-        """Whether both directions stand side by side."""
+        """Whether there are two directions, side by side."""
         return self.weights is not None and self.weights.ndim > 1
 
     @property
@@ -126,9 +126,9 @@ def neighbour_lists(
         columns: [E] integers.
         shape: Numbers of rows and of columns.
         values: Of the E entries, undirected.
-        sides: [E] :data:`IN` where the edge comes to the row, :data:`OUT` where it goes from it;
+        sides: [E] :data:`IN` where the edge leads to the row, :data:`OUT` where it goes from it;
             None of an undirected graph. Of a typed graph, the channel of each.
-        channels: That stand side by side.
+        channels: How many there are side by side.
     """
     codes = rows.astype(np.int64) * shape[1] + columns
     if sides is None:

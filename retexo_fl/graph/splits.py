@@ -84,8 +84,8 @@ def make_split(
             sum of at most 1, a mask would be empty, or there is no published split.
         PluginError: A plug-in cannot be imported or called, or returns something else.
 
-    Source: OpenFGL 1.1.0's protocol, per client and class. Floors stand at cumulative shares, which
-    fits the totals it gives for Cora.
+    Source: OpenFGL 1.1.0's protocol, per client and class. Rounding cumulative shares down fits
+    the totals it gives for Cora.
     """
     if split.partition(":")[0] == PUBLISHED:
         return own_split(graph, split).split

@@ -12,7 +12,7 @@ from retexo_fl.graph.labels import labelled
 from retexo_fl.graph.masks import Split
 from retexo_fl.graph.sources.moments import early_times, read_times, wrong_time
 
-#: A split by time; its points in time stand behind a colon.
+#: A split by time; its points in time follow a colon.
 BY_TIME: Final = "time"
 _BEGIN: Final = f"{BY_TIME}:"
 #: The attribute of nodes that holds their times, if no other is named.

@@ -199,7 +199,7 @@ def trained_sums(
 def channel_means(inputs: StageInput, channel: int) -> np.ndarray:
     """Return each edge's share, (E,), of what one of the channels side by side weighs at a node.
 
-    Of sampled neighbours each is the scaled sum divided by the weight that they stand for.
+    Of sampled neighbours each is the scaled sum divided by the weight of all neighbours.
     """
     assert inputs.edge_weights is not None
     total = inputs.neighbours[:, channel]
@@ -219,7 +219,7 @@ def channel_operator(factors: np.ndarray, inputs: StageInput) -> csr_array:
 
 
 def scaled_edges(weights: np.ndarray, inputs: StageInput) -> np.ndarray:
-    """Multiply (E,) weights of a sum by those of the edges and by what sampled ones stand for."""
+    """Multiply (E,) weights of a sum by those of the edges and by the scales of sampled ones."""
     if inputs.edge_weights is not None:
         weights = weights * inputs.edge_weights
     return weights if inputs.edge_scales is None else weights * inputs.edge_scales

@@ -75,7 +75,7 @@ class StageInput:
         own_hashes: (N,) uint64, keyed randomness of the inner nodes.
         slot_hashes: (B,) uint64, the same of the slots' nodes; 0 for a partial sum.
         edge_scales: (E,) by what each edge's message is multiplied in a sum over neighbours, so
-            that sampled edges stand for all; None for 1.
+            that sampled edges represent all; None for 1.
         edge_weights: (E,) what each edge weighs; None for 1. A partial sum has the weights of its
             neighbours in it. (E, 2) of directed edges, side by side: what weighs the edge that
             comes in from the neighbour (:data:`IN`), and that which goes out to it (:data:`OUT`); 0
@@ -159,7 +159,7 @@ class GraphLayer(torch.nn.Module, ABC):
     uses_heads: ClassVar[bool] = False
 
     #: Whether the layer reads nothing of its neighbours' rows but their sum, so that a peer may
-    #: send sums (``boundary-plan = cover``). A slot then stands for several neighbours, without a
+    #: send sums (``boundary-plan = cover``). A slot is then a sum of several neighbours, without a
     #: hash, and ``StageInput.neighbours`` says how many rows each sum is over.
     sums_messages: ClassVar[bool] = False
 
@@ -209,7 +209,7 @@ class GraphLayer(torch.nn.Module, ABC):
         """Return how wide the rows are that the layer's trained part reads, for D ``inputs``.
 
         Only for layers whose :meth:`prepare` returns such rows: their last D values are of a sum
-        over neighbours, and what stands before them are own rows. Peers may then be sent these rows
+        over neighbours, and the values before them are own rows. Peers may then be sent these rows
         instead of what the layer makes of them, and a basis may be of the sums.
 
         Returns:

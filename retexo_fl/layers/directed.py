@@ -1,6 +1,6 @@
 """Layers over directed edges: what comes in and what goes out are aggregated apart.
 
-A node's row is joined with two aggregates, one over the nodes whose edges come to it and one over
+A node's row is joined with two aggregates, one over the nodes whose edges lead to it and one over
 those that its own edges lead to; each of the three has a weight of its own. The paper's mixing
 factor alpha is in the weights.
 

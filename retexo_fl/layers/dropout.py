@@ -118,7 +118,7 @@ class KeyedDropout:
 
     def fill_sparse(self, factors: np.ndarray, entries: EntryKeys, hashes: np.ndarray) -> None:
         """Write each entry's factor, 0 (dropped) or ``1 / (1 - rate)``, into (Z,) ``factors``."""
-        # Entries stand row by row, so repeating replaces the slower look-up of each row's key.
+        # Entries are stored row by row, so repeating replaces the slower look-up of each row's key.
         keys = np.repeat(self._row_keys(hashes, "values"), entries.counts)
         keys += entries.column_keys
         self._fill_chunks(factors, keys)

@@ -65,7 +65,7 @@ class GatBatch:
         edges: (R, S) pattern, one entry an edge.
         bags: (R, S * heads) pattern: entry ``e * heads + k`` is head k of edge e.
         targets: (R,) position of each target among the sources.
-        scales: (E, 1) how many neighbours each edge stands for; None for 1.
+        scales: (E, 1) how many neighbours each edge represents; None for 1.
         attributes: (E, A) of each edge; None for none.
         leads_out: Whether edges lead from targets to sources; it decides what is dropped.
     """
@@ -274,8 +274,8 @@ class GatLayer(GatAttention):
     Dropout acts on the input rows and on the attention.
 
     What an edge weighs is a factor of its attention before that is divided: ``w_uv exp(...)`` over
-    the sum of these; a node itself weighs 1. Sampled neighbours count in the same way as often as
-    they stand for. That is a self-normalised estimate of the attention over all neighbours:
+    the sum of these; a node itself weighs 1. Sampled neighbours count in the same way,
+    times their scales. That is a self-normalised estimate of the attention over all neighbours:
     consistent, exact where none is left out, with a bias that falls with their number.
 
     With attributes e of edges, ``e_uv Q_k`` is added to what the leaky ReLU gets. That of a node

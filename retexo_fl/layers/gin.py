@@ -33,9 +33,9 @@ class GinLayer(AggregatedLayer):
     e is trained and starts at zero. The sum runs over the neighbours whose rows are there, each
     times what its edge weighs.
 
-    The paper has batch normalisation where LayerNorm stands. Its statistics are those of the nodes
-    that happen to be computed together: they would differ with the partition, tell a client about
-    others' nodes, and cross the network in every step. LayerNorm reads one row; c keeps it from
+    In place of LayerNorm the paper has batch normalisation. Its statistics are those of the nodes
+    that happen to be computed together: they would differ with the partition, reveal others'
+    nodes, and cross the network in every step. LayerNorm reads one row; c keeps it from
     forgetting how large the sum was. Without either, logits grow with a node's degree and a few
     nodes rule the loss: that of the last stage began at 17.2 instead of 2.2 on a graph of 22,470
     pages with at most 709 neighbours.
@@ -91,7 +91,7 @@ class GinLayer(AggregatedLayer):
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:
-        """Return the (N, N + B) weights of the sums: ones, or what sampled edges stand for."""
+        """Return the (N, N + B) weights of the sums: ones, or the scales of sampled edges."""
         ones = scaled_edges(np.ones(len(inputs.indices)), inputs)
         width = inputs.num_nodes + len(inputs.slot_hashes)
         return csr_array((ones, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width))

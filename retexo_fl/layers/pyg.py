@@ -58,7 +58,7 @@ class _Kind:
         attributes: How it takes attributes of edges.
         uses_heads: Whether it has ``heads``, whose outputs are averaged.
         joins_types: Whether it reads rows of two types, of other widths.
-        attends_itself: Whether it has an edge from each node to itself unless told otherwise.
+        attends_itself: Whether it has an edge from each node to itself by default.
         is_normalised: Edges get the weights of :class:`GcnLayer`, with degrees of the whole graph
             and edges from nodes to themselves.
     """

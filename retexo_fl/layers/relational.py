@@ -50,7 +50,7 @@ from retexo_fl.relations import Relations
 
 #: Weights that are drawn once and for all, which clients of a process share.
 _MOST_DRAWN: Final = 64
-#: Tells hashes of nodes apart by type: odd, the bits of the golden ratio.
+#: Makes hashes of nodes differ by type: odd, the bits of the golden ratio.
 _OF_TYPE: Final = 0x9E3779B97F4A7C15
 
 
@@ -711,7 +711,7 @@ def _not_zero(rows: Rows, wanted: np.ndarray, some: slice) -> np.ndarray:
 
 
 def _joined(parts: Mapping[int, Rows], some: tuple[int, ...], kinds: np.ndarray) -> Rows:
-    """Put the rows of some types where their nodes stand among (N,) types, zero elsewhere.
+    """Put the rows of some types at the places of their nodes among (N,) types, zero elsewhere.
 
     They are as wide as those of the widest of these types, and sparse unless all are dense.
     """

@@ -24,7 +24,7 @@ class SageLayer(AggregatedLayer):
 
     The mean runs over the neighbours whose rows are there; a node without neighbours has mean zero.
     Of weighted edges it is the weighted sum divided by the sum of the weights; of sampled
-    neighbours the scaled sum divided by the number, or the weight, that they stand for.
+    neighbours the scaled sum divided by the number, or the weight, of all neighbours.
 
     Shapes: x (N + B, D), W (2 D, H), b (H,), result (R, H).
 

@@ -58,7 +58,7 @@ class SelectedRows:
 
     Attributes:
         table: All (N + B, D) dense rows, or the (S, D) sparse rows that were selected.
-        places: (S,) int64, where the selected rows stand in a dense table.
+        places: (S,) int64, numbers of the selected rows in a dense table.
         hashes: (S,) uint64 of the selected rows.
     """
 

@@ -31,7 +31,7 @@ class Segments:
 
     Attributes:
         matrix: (R, S) sparse CSR matrix with a one for each entry, on the CPU.
-        members: (Z + 1,) row of the table that each entry stands for, then S for no entry.
+        members: (Z + 1,) row of the table of each entry, then S for no entry.
         filled: (R, 1), dtype of the table: 1 where a segment has an entry, else 0.
         pattern: (R, S) with the same entries, where the table is; None on a CPU.
     """

@@ -53,7 +53,7 @@ class Transpose:
 
 @dataclass(frozen=True, kw_only=True)
 class SparsePattern:
-    """Where the entries of an (R, C) sparse matrix stand, by row and by column.
+    """Where the entries of an (R, C) sparse matrix are, by row and by column.
 
     Attributes:
         indptr: (R + 1,): entries ``indptr[r]:indptr[r + 1]`` belong to row r.
@@ -128,7 +128,7 @@ class SparseRows:
     """A constant (R, C) sparse matrix whose products with dense weights can be differentiated.
 
     Attributes:
-        pattern: Where the entries stand.
+        pattern: Where the entries are.
         values: (Z,) the entries.
     """
 

@@ -1,1 +1,1 @@
-"""What a training tells its server and its peers, found by playing attacks on it."""
+"""What a training reveals to its server and its peers, found by playing attacks on it."""

@@ -39,9 +39,9 @@ from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.leak_warnings import leak_warnings
 from retexo_fl.training.stage_model import ModelShape
 
-#: Area under the curve of peers beyond which their owner is told.
+#: Area under the curve of peers above which an audit warns.
 TELLING_AUC: Final = 0.6
-#: What tells less than what ``second-rows`` says, and is trained to compare with; most first.
+#: Values of ``second-rows`` that reveal less, trained to compare with; what reveals most first.
 _NARROWER: Final[Mapping[str, tuple[str, ...]]] = {
     "full": ("class", "none"),
     "class": ("none",),

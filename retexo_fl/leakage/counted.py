@@ -1,4 +1,4 @@
-"""What leaks by what is sent alone, without a training: rows that stand bare, features of one."""
+"""What leaks by what is sent alone, without a training: bare rows, features of one client."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Finding:
 
 
 def membership(source: str, of_clients: Sequence[tuple[float, float]]) -> Finding:
-    """Return how well train nodes were told from others, by what is known of all candidates.
+    """Return how well train nodes are distinguished from others by what is known of all candidates.
 
     Args:
         source: What was read, as in "from an update".

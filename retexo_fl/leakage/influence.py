@@ -11,7 +11,7 @@ know, and they stay as false alarms.
 
 Played on the predictions themselves: the layers of the training that was audited, and all
 exchanges as they are, with one row of one part changed. With two layers the row of u is the last to
-cross, and tells nothing that B does not know.
+cross, and reveals nothing that B does not know.
 
 Source: Wu et al., LinkTeller, IEEE S&P 2022 (influence analysis), here by rows that cross instead
 of by predictions.

@@ -181,7 +181,7 @@ class _Side:
 class _Pairs:
     """Pairs of nodes with an edge and pairs without one, (p, 2) places among those seen.
 
-    ``times`` is for how many pairs without an edge each of these stands.
+    ``times`` is how many pairs without an edge each of ``others`` represents.
     """
 
     linked: np.ndarray

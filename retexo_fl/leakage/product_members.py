@@ -128,7 +128,7 @@ class _Likelihood:
     def scores(self, sums: np.ndarray, nodes: int, noise: float) -> np.ndarray:
         """Return the (N,) scores by a sum over some nodes, whose values have noise of a variance.
 
-        More values may stand behind those that are read.
+        More values may follow those that are read.
         """
         along = self._along(sums) - nodes * self._means
         along -= along.mean()

@@ -34,14 +34,14 @@ def precision_at(true: np.ndarray, false: np.ndarray, *, times: float) -> float:
     Args:
         true: (n,) scores of what is there: all of it.
         false: (m,) scores of some of what is not, drawn uniformly.
-        times: For how many false candidates each of these stands.
+        times: How many false candidates each of these represents.
     """
-    # Of equal scores false ones stand first.
+    # Of equal scores false ones come first.
     scores = np.concatenate([false, true])
     stands_for = np.concatenate([np.full(len(false), times), np.ones(len(true))])
     order = np.argsort(-scores, kind="stable")
     chosen = np.cumsum(stands_for[order]) <= len(true)
-    # At least the first is looked at, even where it stands for many.
+    # At least the first is looked at, even where it represents many.
     chosen[0] = True
     kept = order[chosen]
     right = np.count_nonzero(kept >= len(false))

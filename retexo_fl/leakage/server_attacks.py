@@ -249,7 +249,7 @@ def _from_products(watch: Watch, classes: int) -> list[Finding]:
     With ``A`` (n, D + 1) the rows of train nodes with a one behind each, and ``Y`` (n, C) their
     classes as indicators, the last row of ``B = A' Y`` counts a client's labels; a column of it is
     the sum of the rows of one class, which is a row where the class has one train node. Sums with
-    noise have no last row: the lengths of columns stand for it.
+    noise have no last row: the lengths of columns replace it.
     """
     products = watch.products
     width = next(iter(products.values())).rows.shape[1]

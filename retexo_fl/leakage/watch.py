@@ -1,7 +1,7 @@
-"""What each party of a training really receives: what the server is answered, what peers are sent.
+"""What each party of a training really receives: the server's answers, and peers' vectors.
 
-Stands between the server and the clients of one process, and keeps what attacks read. It changes no
-message, so that a watched training has the bits of the same training alone.
+It is called between the server and the clients of one process, and keeps what attacks read. It
+changes no message, so that a watched training has the bits of the same training alone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FirstSums:
 
     Attributes:
         sums: (F,) over its train nodes, as the server decodes them.
-        rows: (n, F) what they are of, which the server is not told.
+        rows: (n, F) what they are of, which the server does not get.
     """
 
     sums: np.ndarray
@@ -101,7 +101,7 @@ class Products:
             Those of nodes that all add as much (:mod:`~retexo_fl.training.clipped_products`) are
             fewer.
         rows: (n, D) what they are of, scaled where all add as much; likewise ``labels``: the server
-            is told neither.
+            gets neither.
         labels: (n,) classes.
         others: (m, D) rows of its validation and test nodes, as they would be added; likewise
             ``other_labels``.
@@ -221,7 +221,7 @@ class Watch:
         answer: object,
         weights: np.ndarray | None,
     ) -> None:
-        """Keep what an answer tells, and what its client has received by then."""
+        """Keep what an answer reveals, and what its client has received by then."""
         index = client.part.graph.client
         if isinstance(request, CollectRequest) and isinstance(answer, CollectAnswer):
             if answer.complete or request.close:
@@ -247,7 +247,7 @@ class Watch:
         index = client.part.graph.client
         if request.weights is not None or index in self.first_sums:
             return
-        # Of both kinds of rows, where one is chosen, own ones stand first.
+        # Of both kinds of rows, where one is chosen, own ones come first.
         coded = parted(answer.sums, len(request.rows.split()) or 1)[0]
         if client.shape.basis_of_sums and not client.shape.chooses_basis:
             crossed = client.crossing.crossed(0, request.ticket.weights_digest)

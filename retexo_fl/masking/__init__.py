@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-#: What users are told where sums are masked; docs/masked-sums.md says against whom it holds.
+#: The line for users where sums are masked; docs/masked-sums.md says against whom it holds.
 MASKED: Final = "secure-aggregation masked: the server sees sums over cohorts alone"

@@ -311,7 +311,7 @@ def _cut(
     lost = _lost(group, roles, fewest)
     count = max(1, min(round(len(group) / size), len(group) // fewest))
     while True:
-        # The smaller ones first: what is unlike the rest stands at the end.
+        # The smaller ones first: what is unlike the rest is at the end.
         cuts = [len(group) * at // count for at in range(count + 1)]
         pieces = [group[begin:end] for begin, end in pairwise(cuts)]
         if count == 1 or sum(_lost(piece, roles, fewest) for piece in pieces) == lost:

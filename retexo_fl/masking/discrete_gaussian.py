@@ -26,8 +26,8 @@ _NOISE: Final = b"retexo noise 1"
 _PIECE: Final = 2**15
 #: A proposal is taken about so often; see the source, section 5.3.
 _TAKEN: Final = 0.45
-#: Float64 tells a number from a probability that differs by more: an exponent up to 60 has an error
-#: below 2**-44.
+#: Float64 decides whether a number is below a probability if they differ by more: an exponent up to
+#: 60 has an error below 2**-44.
 _DOUBT: Final = 2.0**-40
 _WORD: Final = 2.0**64
 _MORE_WORDS: Final = 3

@@ -72,7 +72,7 @@ class MaskHolder:
 
     def _note(self, label: Label, numbers: Sums | LongNumber) -> None:
         """Refuse to use a mask for two contents."""
-        # Under a key of this label alone, and told nobody: so two contents have one tag by luck.
+        # Under a key of this label alone, which nobody gets: two contents share a tag only by luck.
         tag = Poly1305(derived(self._secrets.own, b"note", label.digest))
         numbers.tell(tag.update)
         content = bound(b"retexo masked answer 1", label.digest, numbers.words, tag.finalize())

@@ -91,7 +91,7 @@ class PublicKeys:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes that name them, and whose each is."""
+        """32 bytes that name these keys and say which client has which."""
         told = hashlib.sha256(b"retexo masking keys 1")
         for client, public in self.by_client.items():
             told.update(number(client) + public)
@@ -200,7 +200,7 @@ class Label:
 def rows_of(config: bytes, agreement: bytes) -> bytes:
     """Return the 32 bytes that the names of all rows of a job begin with.
 
-    So a peer that was told another configuration, or whose owner agreed to something else, has rows
+    So a peer that got another configuration, or whose owner agreed to something else, has rows
     of other names, which nobody takes: what a client computes on follows from its label.
 
     Args:

@@ -67,6 +67,6 @@ class LongNumber:
         self.value = (self.value + value) % (1 << 8 * self.size)
 
     def _mask(self, seed: bytes) -> int:
-        """Return the number that a seed stands for; a seed is used for one form only."""
+        """Return the mask that follows from a seed; a seed is used for one form only."""
         stream = key_stream(b"retexo long mask 1", seed)
         return int.from_bytes(stream.update(bytes(self.size)), "little")

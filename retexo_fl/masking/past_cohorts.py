@@ -2,7 +2,7 @@
 
 A cohort goes on as a chain of versions: each is the one before but for clients that left or whose
 parts changed, and these are nobody or enough to be a sum of their own. So no combination of sums,
-whenever they were told, has fewer contributors.
+whenever they were sent, has fewer contributors.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Ring:
         return self.cut(numbers.astype(self.dtype))
 
     def signed(self, numbers: Numbers) -> npt.NDArray[np.int64]:
-        """Return the (n,) whole numbers of smallest magnitude that these stand for."""
+        """Return the (n,) whole numbers of smallest magnitude that these are in the ring."""
         if self._fills_words:
             return numbers.view(self.dtype.str.replace("u", "i")).astype(np.int64)
         found = numbers.astype(np.int64)

@@ -206,7 +206,7 @@ def _end_labels(labels: list[tuple[float, float, Line]], bottom: float) -> list[
 def _marks(chart: LineChart, plot: _Plot) -> list[str]:
     parts: list[str] = []
     taken: list[tuple[float, float, float]] = []
-    # Names of lines stand behind their ends.
+    # Names of lines are written right of their ends.
     right = plot.right if any(line.label for line in chart.lines) else plot.right + 10
     for mark in chart.marks:
         x, y = plot.x(mark.x), plot.y(mark.y)

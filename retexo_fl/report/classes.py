@@ -14,7 +14,7 @@ from retexo_fl.report.read import RunRecord
 from retexo_fl.run_log.result import LabelRow
 from retexo_fl.units import UNKNOWN
 
-#: Above this many classes the matrix is left out, and the table of classes stands alone.
+#: Above this many classes the matrix is left out, and only the table of classes is shown.
 CLASSES_SHOWN: Final = 20
 
 

@@ -142,7 +142,7 @@ def cards(run: RunRecord) -> str:
             f"{format_share(share)} of all" if share is not None else "not known yet",
         ),
         _duration(run),
-        # How many clients there are stands in the head as well.
+        # The page's head also says how many clients there are.
         network_card(run) or _clients(run),
     )
     return f'<dl class="cards">{"".join(markup.card(*figure) for figure in figures)}</dl>'

@@ -36,7 +36,7 @@ class CachedRows:
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Self:
-        """Take what :attr:`numbers` has, as another machine tells it.
+        """Read :attr:`numbers` as another machine sends them.
 
         Raises:
             RemoteProtocolError: They are more or fewer, or no counts.
@@ -59,7 +59,7 @@ class CachedRows:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What a client tells of it: mini-batches, hits, misses, bytes to GPUs, bytes by CPUs."""
+        """What a client sends of it: mini-batches, hits, misses, bytes to GPUs, bytes by CPUs."""
         return self.batches, self.hits, self.misses, self.gpu_bytes, self.cpu_bytes
 
     def __add__(self, other: CachedRows) -> CachedRows:

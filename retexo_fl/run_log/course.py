@@ -175,7 +175,7 @@ class RunCourse:
         attempts: How many have begun to train.
         metric: By which weights are selected.
         profile: Of the run; None where its keys were given without any.
-        made_columns: What stands for features where nodes have none; else None.
+        made_columns: What takes the place of features where nodes have none; else None.
         chosen_rows: Of which rows its basis is, where validation nodes chose.
         chosen_floor: What was kept at the end, likewise.
         moved_bytes: Payload bytes of the run.

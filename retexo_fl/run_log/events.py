@@ -238,7 +238,7 @@ class StageClosed(Moved):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCounted(Moved):
-    """What mini-batches of a stage have read where devices cache features, told at the test."""
+    """What mini-batches of a stage have read where devices cache features, sent at the test."""
 
     name: ClassVar[str] = "cached_rows"
     stage: int

@@ -33,7 +33,7 @@ def key(name: str) -> Mapping[str, Any]:
 
 
 def spread(suffix: str) -> Mapping[str, Any]:
-    """Return the metadata of a mapping whose keys stand, with a suffix, beside the others."""
+    """Return the metadata of a mapping whose keys are written, with a suffix, beside the others."""
     return MappingProxyType({"spread": suffix})
 
 

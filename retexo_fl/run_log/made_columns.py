@@ -13,7 +13,7 @@ class MadeColumns:
 
     Attributes:
         columns: How many.
-        degrees: How many degrees stand beside them.
+        degrees: How many degrees there are beside them.
         steps: By how many steps along edges they were made.
         bits: Of a value in vectors on their way.
         bytes_between_clients: Payload of these vectors.

@@ -2,8 +2,8 @@
 
 Time in which something is under way; computing, disks and Flower's sleeps are not in it. Objects of
 a message go two at a time, each on a connection of its own, so that weights take the time of their
-bytes beside the small objects. What users are told of it is in docs/links.md, section "Network time
-of a deployment".
+bytes beside the small objects. docs/links.md, "Network time of a deployment", describes it to
+users.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class BundleApps:
 def prediction_apps(task: PredictionTask) -> BundleApps:
     """Return the components of an inference.
 
-    What they are to do stands in their source: paths have no place in a run configuration.
+    Their source says what to do, since paths do not belong in a run configuration.
 
     Args:
         task: What the server predicts with.
@@ -56,7 +56,7 @@ def prediction_apps(task: PredictionTask) -> BundleApps:
 
 
 def with_folders(apps: BundleApps, **folders: Path) -> BundleApps:
-    """Return components whose clients are told their folders, wherever Ray starts them.
+    """Return components whose clients get their folders as arguments, wherever Ray starts them.
 
     Args:
         apps: Of a run.
@@ -70,7 +70,7 @@ def with_folders(apps: BundleApps, **folders: Path) -> BundleApps:
 def training_apps(
     profile: ChosenProfile | None, *, fitting: Fitting | None = None, overwrite: bool = False
 ) -> BundleApps:
-    """Return the components of a training that tells which profile it has.
+    """Return the components of a training that shows its profile.
 
     Args:
         profile: None of a resumed one.
@@ -106,7 +106,7 @@ def write_bundle(
 ) -> Path:
     """Write the bundle that ``flwr run`` packs and starts.
 
-    The run configuration stands in the bundle itself, so nothing has to be quoted for a command
+    The run configuration is in the bundle itself, so nothing has to be quoted for a command
     line and nothing can be overridden by accident.
 
     Args:

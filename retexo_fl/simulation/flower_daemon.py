@@ -179,7 +179,7 @@ class Run:
 
     def _wait_for_simulation(self, stream: int) -> None:
         while not self.simulations and self.household.ended.get(stream) != 0:
-            # `flwr run` ends because the SuperLink does: that is told first.
+            # `flwr run` ends because the SuperLink does: that is reported first.
             self._require_daemon()
             if code := self.household.ended.get(stream):
                 raise EngineFailed(f"flwr run ended ({how(code)}) before the run started")

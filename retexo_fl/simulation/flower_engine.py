@@ -3,7 +3,7 @@
 Flower's ``flwr run`` starts daemons that outlive it, shares one home directory and one port
 between all runs of a user, installs packages from the network, and joins any Ray cluster it finds.
 Here each run has a private home, port and temporary directory, needs no network (but where it is
-to join a Ray cluster, which it leaves as it was), and stands under a supervisor
+to join a Ray cluster, which it leaves as it was), and has a supervisor
 (``flower_daemon.py``) that ends whatever Flower started.
 """
 
@@ -70,7 +70,7 @@ def run_flower_simulation(
         num_clients: Number of SuperNodes; as many ClientApps run at once as there are CPUs.
         tick: Called about every 0.2 s during the run, and once when it has ended. What it
             raises ends the run.
-        start_timeout_s: Bound on the time until Flower's simulation process stands.
+        start_timeout_s: Bound on the time until Flower's simulation process has started.
         extra_environment: Variables for all of Flower's processes; they win over the engine's,
             but for those that say where the run lives (FLWR_HOME, RAY_TMPDIR, TMPDIR).
         apps: Source of the components; by default those of ``retexo_fl.federation``.

@@ -1,6 +1,6 @@
 """The processes that come from this one: list them, start them, end every one of them.
 
-And what Flower's are told when they start.
+And the variables that Flower's processes get.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def run_inline(
         parts: One for each client.
         listeners: Called with every event of the run.
         folder: Keeps rows that cross, in place of memory; it is removed at the end.
-        profile: Of the run, to be told and noted.
+        profile: Of the run, to be shown and noted.
         overwrite: As in :func:`.run_training`.
 
     Raises:
@@ -116,7 +116,7 @@ def run_clients(
         find: Returns a client by job and index; called at every message.
         listeners: Called with every event of the run.
         network: From :func:`make_network`, with clients whose channel is of :func:`make_channel`.
-        profile: Of the run, to be told and noted.
+        profile: Of the run, to be shown and noted.
         overwrite: As in :func:`.run_training`.
 
     Raises:

@@ -20,7 +20,7 @@ from retexo_fl.training.rounds import InnerExchange, Steps
 
 Result = TypeVar("Result")
 
-#: Told, of every exchange, the bytes that crossed from a sender to a receiver, and its purpose.
+#: Called for every exchange with its bytes by sender and receiver, and its purpose.
 Watcher = Callable[[Mapping[tuple[int, int], int], str], None]
 
 
@@ -30,7 +30,7 @@ def no_watch(blocks: Mapping[tuple[int, int], int], purpose: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome(Generic[Result]):
-    """What a round came to.
+    """The outcome of a round.
 
     Attributes:
         results: What each client's steps returned.
@@ -49,7 +49,7 @@ def run_round(
     Args:
         steps: One fresh generator for each client.
         name: Of the round.
-        watch: Told of every exchange.
+        watch: Called for every exchange.
 
     Raises:
         LocalProtocolError: Clients disagree on which exchange comes next, or on its vectors.

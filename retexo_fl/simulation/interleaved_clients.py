@@ -63,13 +63,13 @@ class InterleavedClients:
         codec: str = "lossless",
         watch: Watcher = no_watch,
     ) -> None:
-        """Stand before the clients.
+        """Run the clients' rounds together.
 
         Args:
             find: Finds a client whose rounds are steps.
             clients: How many there are.
             codec: How vectors are written.
-            watch: Told of every exchange inside a round.
+            watch: Called for every exchange inside a round.
         """
         self._find = find
         self._clients = range(clients)

@@ -66,7 +66,7 @@ class Link:
 
 
 _SLOT_S: Final = Fraction(625, 1_000_000)
-#: Where these figures come from stands in docs/links.md.
+#: docs/links.md says where these figures come from.
 PROFILES: Final[Mapping[str, Link]] = MappingProxyType(
     {
         "ideal": Link(),

@@ -1,8 +1,7 @@
 """How long TCP and TLS take to move bytes over a link: arithmetic, no clock and no socket.
 
 After a pause slow start begins again, as in Linux (``tcp_slow_start_after_idle``; BBR does not). It
-does not model losses. What users are told of it is in docs/links.md, section "Network time of a
-deployment".
+does not model losses. docs/links.md, "Network time of a deployment", describes it to users.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from typing import Final
 
 from retexo_fl.simulation.links import Link
 
-#: A packet of 1,500 B holds so many bytes of a stream, behind
+#: Bytes of a stream in a packet of 1,500 B, behind its headers.
 SEGMENT_BYTES: Final = 1448
-#: so many of IP (20) and TCP with time stamps (32).
+#: Headers of IP (20) and TCP with time stamps (32).
 HEADER_BYTES: Final = 52
 #: Segments that may be sent before the first acknowledgement. Source: RFC 6928, section 2.
 INITIAL_WINDOW: Final = 10
-#: A TLS 1.3 record holds at most so many bytes, Source: RFC 8446, section 5.1,
+#: Most bytes of a stream in a TLS 1.3 record. Source: RFC 8446, section 5.1.
 TLS_RECORD_BYTES: Final = 16_384
-#: and adds its header (5), its type (1) and its tag (16). Source: RFC 8446, section 5.2.
+#: Its header (5), its type (1) and its tag (16). Source: RFC 8446, section 5.2.
 TLS_RECORD_MORE_BYTES: Final = 22
 
 
@@ -46,7 +45,7 @@ class Path:
 
 
 def transfer_s(path: Path, size_bytes: int) -> float:
-    """Return the seconds from the first byte of a stream that leaves to the last that arrives.
+    """Return the seconds from a stream's first byte that leaves to its last that arrives.
 
     Slow start: a window of 10 segments, doubled with every round trip until it fills the link.
 

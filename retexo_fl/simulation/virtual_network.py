@@ -11,7 +11,7 @@ message of b bytes that leaves at time t occupies the link from max(t, f) on::
 
 Without loss b' = b and g = 1. With loss, packet k is sent a_k times, P(a) = p^(a-1) (1 - p); b' is
 the sum of all packets sent, g the largest a_k. An end's clock is the latest arrival that it waits
-for. What users are told of it is in docs/links.md.
+for. docs/links.md describes it to users.
 """
 
 from __future__ import annotations

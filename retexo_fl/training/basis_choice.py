@@ -18,7 +18,7 @@ from retexo_fl.layers.named import layer_class
 from retexo_fl.training.ridge import judged_values, validated_fit
 from retexo_fl.training.stage_model import ModelShape
 
-#: Of which rows a basis may be, in the order in which both are told.
+#: Of which rows a basis may be, in the order in which both are sent.
 KINDS: Final = ("own", "sums")
 #: Of each, so many are compared.
 PROBE_BLOCKS: Final = 3

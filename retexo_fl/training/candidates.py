@@ -5,10 +5,10 @@ candidate starts with them, and no step is taken along them. To clients it is fu
 stage, and what it leaves is an ordinary layer.
 
 The last layer without nodes' own rows: the layer before was fitted to the train nodes' labels, so
-that their own rows tell these, and the last layer trusts own rows more than it may where the layer
+that their own rows predict these, and the last layer trusts own rows too much where the layer
 before fits its train nodes far better than others. Weights of types without labels that these
-labels have taught (``unlabelled-types``) may have come to tell nodes apart in the same way; rows of
-such types as drawn weights make them are there, too, and the last layer may read these alone.
+labels have taught (``unlabelled-types``) may distinguish train nodes in the same way; rows of such
+types as drawn weights make them are there, too, and the last layer may read these alone.
 
 The first layer with few blocks: of a basis that is the whole space of the features no direction is
 left out, so that little but weight decay keeps the layer from fitting noise, which the gap between
@@ -145,7 +145,7 @@ class DrawnTypes(NoOwnRow):
         return bool(shape.taught) and stage == shape.layers - 1
 
     def may_pay(self, own: float, before: float) -> bool:
-        """See :class:`Candidate`: where labels have taught noise, or what tells nodes apart."""
+        """See :class:`Candidate`: where labels have taught noise, or what identifies nodes."""
         del own
         return before >= _LEAST_GAP_OF_NOISE
 

@@ -1,6 +1,6 @@
 """Predicted bytes of vectors on the wire, from the description of the codings alone.
 
-Shares no code with the codecs: counts stand here in closed form, for the rows of one frame with z
+Shares no code with the codecs: these are counts in closed form, for the rows of one frame with z
 non-zero values of s bytes, of which row i has z_i, in a width of w::
 
     dense      rows * w * s

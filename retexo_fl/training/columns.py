@@ -1,4 +1,4 @@
-"""Columns that stand for the features of nodes without any: where a node is among the edges.
+"""Columns in place of the features of nodes without any: where a node is among the edges.
 
 Symbols: N nodes, d columns, K steps, g degrees of a node (2 of a directed graph), A the weights of
 edges between neighbours, both directions added, L (diagonal) the mean weight of a node's edges, or
@@ -21,7 +21,7 @@ of the mean of z'z, so that columns are uncorrelated, with mean squares of 1. Me
 come from sums over all nodes.
 
 Source: Zhou, Saad, Tiago and Chelikowsky, J. Comput. Phys. 219 (2006), algorithm 4.1 (the filter);
-Tremblay, Puy, Gribonval and Vandergheynst, ICML 2016 (random columns through a filter stand for
+Tremblay, Puy, Gribonval and Vandergheynst, ICML 2016 (random columns through a filter replace
 eigenvectors); Friedman, Mem. AMS 910 (2008) (2 sqrt(degree - 1) bounds the others of a random
 graph's).
 """

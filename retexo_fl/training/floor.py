@@ -6,7 +6,7 @@ M M z, and z and M z where a layer reads own rows apart, at no further byte betw
 regression (:mod:`.ridge`) on the first blocks of that is what a trained model has to beat on
 validation nodes: on noisy or dense graphs few linear coordinates can say more than hidden layers.
 
-The regression's weights stand in the last layer of a model whose first one passes its sums on, with
+The regression's weights are in the last layer of a model whose first one passes its sums on, with
 zeros for what it does not read.
 """
 

@@ -1,4 +1,4 @@
-"""Outputs of a model against labels of any task, told by the labels' form (`graph/labels.py`).
+"""Outputs of a model against labels; the labels' form decides the task (`graph/labels.py`).
 
 Labels as tensors: (R,) int64 classes, (R, L) int64 with 1, 0 or -1 for unknown, or (R,) float64
 numbers. Outputs are (R, C) logits of classes or of labels, or (R, 1) numbers.

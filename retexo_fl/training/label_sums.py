@@ -1,4 +1,4 @@
-"""Columns that stand for the features of nodes without any: which train labels are near a node.
+"""Columns in place of the features of nodes without any: which train labels are near a node.
 
 Symbols: N nodes, C classes, A (N, N) what edges weigh, both directions added, d neighbours of a
 node, S (diagonal) the sum of its edges' squared weights, Y (N, C) a one for the class of each train

@@ -14,7 +14,7 @@ from retexo_fl.units import format_count, format_counted
 #: Of a client with fewer train nodes the server reads almost all labels from one update in the
 #: clear (docs/measured/privacy.md, "Small clients").
 FEW_TRAIN_NODES: Final = 10
-#: Share of features of one client alone that is told where sums are in the clear, too.
+#: From this share of features of one client alone on, a run without masks is warned, too.
 _TELLING_SHARE: Final = 0.05
 #: Of a model of fewer layers the last rows to cross are of nodes that a peer touches. Of links what
 #: crosses are sums over all neighbours, each a layer ahead of such rows.

@@ -147,7 +147,7 @@ class LinearBatch:
     def _losses(batches: Sequence[LinearBatch], logits: np.ndarray) -> list[PassSums]:
         """Return the losses; (C, R) ``logits`` of all batches become the gradients at them.
 
-        Classes stand in rows: NumPy's sums and maxima over C are then vectorised over R.
+        Classes are in rows: NumPy's sums and maxima over C are then vectorised over R.
         """
         labels = np.concatenate([batch._labels for batch in batches])
         columns = np.arange(len(labels))
@@ -265,7 +265,7 @@ class _Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Where a stage's parameters stand in its flat vector.
+    """Where a stage's parameters are in its flat vector.
 
     Attributes:
         shapes: Of the layer's weight and bias as one table, then of the tail's parameters.
@@ -296,7 +296,7 @@ class _Layout:
         """Where the layer's bias begins.
 
         Its gradient is the sum of all rows that the weight's gradient is a product with, so what
-        stands from here on is finite only if all is: the inputs are.
+        follows from here on is finite only if all is: the inputs are.
         """
         inputs, width = self.shapes[0]
         return (inputs - 1) * width

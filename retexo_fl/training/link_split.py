@@ -222,9 +222,9 @@ class _Learned:
     Attributes:
         part: It.
         relation: Theirs; None of a graph without types.
-        channels: Where their weights stand: by that into the target, and that back into the source;
+        channels: Numbers of their weights: of that into the target, and that back into the source;
             empty of edges without types and directions.
-        is_directed: They have directions, and are not told apart by the types of their ends.
+        is_directed: They have directions that do not follow from the types of their ends.
         rows: (e,) int64 inner node of each edge, or 2 e rows (:mod:`.link_negatives`).
         indices: (e,) int64 its other end.
         is_edge: (e,) whether there is one of the relation.

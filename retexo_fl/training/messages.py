@@ -43,7 +43,7 @@ _STEP_VALUES: Final = 256
 _LENGTH_BYTES: Final = 4
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
-#: Of a value of classes that are told in place of rows, beside such a basis.
+#: Of a value of what makes classes in place of rows, beside such a basis.
 _TOLD_BYTES: Final = 4
 #: Before sums of products with a block: the trace of what lies along it.
 _TRACE_BYTES: Final = 8

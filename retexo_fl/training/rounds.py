@@ -48,7 +48,7 @@ class InnerExchange:
 Received: TypeAlias = Mapping[int, np.ndarray]
 
 #: One client's part of a round: yields exchanges, all clients of a job the same labels in the same
-#: order, and returns what the round came to for it.
+#: order, and returns the client's result of the round.
 Steps: TypeAlias = Generator[InnerExchange, Received, Result]
 
 

@@ -12,11 +12,11 @@ randomised response, ::
 
 So whatever a node's features were, c is at most e^epsilon times as likely: epsilon-differential
 privacy of all features of a node, against all peers together, since all get the same c; and
-nothing else of a node crosses. The row is what is expected of a node of which c was told: the mean
+nothing else of a node crosses. The row of c is what is expected of a node that sent c: the mean
 of class means, each with its share among train nodes times P(c | k).
 
 Of **train nodes** that is not all: W, b, these means and the basis are made of their features and
-told to all clients without noise (``update-dp`` goes with no basis).
+sent to all clients without noise (``update-dp`` goes with no basis).
 
 Symbols: d coordinates, C classes, n nodes.
 
@@ -42,12 +42,12 @@ _SLACK: Final = 2.0**-40
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowClasses:
-    """Which class a node's coordinates are of, and what a class stands for.
+    """Which class a node's coordinates are of, and the row that a class becomes.
 
     Attributes:
         weight: (d, C) W.
         bias: (C,) b.
-        rows: (C, d) that cross for each class that may be told.
+        rows: (C, d) that cross for each class that may be sent.
     """
 
     weight: np.ndarray
@@ -103,7 +103,7 @@ class RowClasses:
 
 
 def noised(classes: np.ndarray, epsilon: float, words: np.ndarray, *, count: int) -> np.ndarray:
-    """Return (n,) classes of which each is told with its probability above.
+    """Return (n,) classes to be sent, each drawn with its probability above.
 
     Args:
         classes: (n,) from 0.
@@ -121,7 +121,7 @@ def noised(classes: np.ndarray, epsilon: float, words: np.ndarray, *, count: int
 
 
 def chance_of_own(epsilon: float, count: int) -> float:
-    """Return P(c = k): how likely a node's own class is told."""
+    """Return P(c = k): how likely a node's own class is sent."""
     return 1.0 / (1.0 + (count - 1) * math.exp(-epsilon))
 
 
@@ -136,9 +136,9 @@ def promise(epsilon: float, count: int) -> str:
 
 
 def share_of_other(epsilon: float, count: int) -> int:
-    """Return how many of 2**64 words tell one certain other class: rounded up, never down.
+    """Return how many of 2**64 words give one certain other class: rounded up, never down.
 
-    So a class is told of a node that has it at most e**epsilon times as often as of another node.
+    So a class is sent of a node that has it at most e**epsilon times as often as of another node.
     """
     return math.ceil(_WORDS / (math.exp(epsilon) + count - 1) * (1 + _SLACK))
 
@@ -153,7 +153,7 @@ def told_with_basis(told: np.ndarray, basis: np.ndarray) -> np.ndarray:
 
     Args:
         told: (:func:`told_values`,) as :meth:`RowClasses.told` returns them.
-        basis: (b,) bytes (uint8), or values of a float dtype, which ``told`` is given, too.
+        basis: (b,) bytes (uint8), or values of a float dtype, which ``told`` gets, too.
     """
     if basis.dtype == np.uint8:
         told = told.astype("<f4").view(np.uint8)

@@ -48,8 +48,8 @@ from retexo_fl.transfers import borrowed
 #: Models that a thread has at once for clients in turn: those of a stage, of the one before, and of
 #: a floor.
 _MOST_SHARED: Final = 8
-#: K of :mod:`.label_sums`: on graphs of three to ten classes a fourth length still told validation
-#: nodes apart.
+#: K of :mod:`.label_sums`: on graphs of three to ten classes a fourth length still helped on
+#: validation nodes.
 LABEL_HOPS: Final = 4
 
 
@@ -320,7 +320,7 @@ class ModelShape:
 
     @property
     def made_degrees(self) -> int:
-        """Degrees that stand beside columns made of edges."""
+        """How many degrees there are beside columns made of edges."""
         return self.features - self.made_columns
 
     @property

@@ -1,6 +1,6 @@
 """What a training moves in theory: closed forms that share no code with the ledger.
 
-Of each way of training they stand in its folder, in a subclass of :class:`Forecast`.
+Those of each way of training are in its folder, in a subclass of :class:`Forecast`.
 
 Symbols of RETEXO, section 3.2: n clients, K layers, R rounds (of each layer, or end to end), H_m
 width of state m (H_0 the input features), V vectors of one exchange over all ordered pairs of
@@ -187,7 +187,7 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
 
     Returns:
         Sums from each client with train nodes; what each of them gets for those; the whole basis,
-        which all clients get with the first exchange, and what classes are told of.
+        which all clients get with the first exchange, and what makes classes in place of rows.
     """
     features, classes, blocks = shape.features, shape.classes, shape.basis_blocks
     if not blocks:
@@ -393,7 +393,7 @@ class MaskedSize:
     has_noise: bool = False
 
     def told_blocks(self, values: int) -> int:
-        """Return of how many blocks of an update the sizes are told."""
+        """Return of how many blocks of an update the sizes are sent."""
         return 0 if self.has_noise else -(-values // _BLOCK)
 
     def update_bytes(self, values: int, bits: int) -> int:

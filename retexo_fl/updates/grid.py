@@ -87,7 +87,7 @@ class SteppedGrid:
         return found
 
     def values(self, numbers: np.ndarray, steps: bytes) -> np.ndarray:
-        """Return the (P,) float64 values that numbers, or sums of them, stand for."""
+        """Return the (P,) float64 values of numbers, or of sums of them."""
         return _in_steps(numbers, steps)
 
     def steps(self, largest: np.ndarray) -> bytes:
@@ -278,7 +278,7 @@ class Grid(SteppedGrid):
         return codes
 
     def _numbers(self, codes: np.ndarray) -> np.ndarray:
-        """Return the (P,) int16 whole numbers that codes stand for."""
+        """Return the (P,) int16 whole numbers of codes."""
         wide: np.ndarray = codes.astype(np.int16)
         return wide * 2 - 1 if self._bits == 1 else wide - self.most
 

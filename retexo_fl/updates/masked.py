@@ -181,7 +181,7 @@ class MaskedUpdates(PlainUpdates):
         return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut + lost]])
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        """Return the (P,) float64 sum of updates that sums of numbers stand for."""
+        """Return the (P,) float64 sum of updates from sums of numbers."""
         del key
         shared, exponents = self.shared(steps)
         size = len(coded) - len(exponents) - 1
@@ -267,7 +267,7 @@ class NoisedUpdates(PlainUpdates):
         return np.concatenate([numbers.astype(np.int64), [0]])
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        """Return the (P,) float64 sum of updates that sums of numbers stand for."""
+        """Return the (P,) float64 sum of updates from sums of numbers."""
         del key, steps
         size = len(coded) - 1
         if size < 1:

@@ -46,8 +46,8 @@ def own_adapter(listen: Iterable[str]) -> str:
 def reachable_at(address: str) -> tuple[str, ...]:
     """Return the address for the rosters of others, of one at which an agent listens.
 
-    Where no adapter is named, the first that is switched on stands for it; without one, and
-    without Bluetooth, nothing does.
+    Where no adapter is named, it is that of the first adapter that is switched on; without one, and
+    without Bluetooth, there is no address.
     """
     wanted = parse_bluetooth(address, to_listen=True)
     named = wanted if wanted.adapter else _of_first_adapter(wanted)

@@ -1,6 +1,6 @@
 """How peers find the channel that an agent listens at: a record that each publishes and reads.
 
-A channel may stand in the address instead, and then nothing of this is needed.
+The address may name the channel instead; then no record is read.
 """
 
 from __future__ import annotations

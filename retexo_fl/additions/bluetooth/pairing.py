@@ -57,7 +57,7 @@ class PairingAgent:
             return self.compare is None
         if member != "RequestConfirmation" or self.compare is None:
             return False
-        # An earlier pairing with this device may have come to nothing.
+        # Digits of an earlier, failed pairing with this device do not count.
         self.compared.discard(device)
         digits = f"{body[1]:06d}"
         if not await _in_thread(self.compare, device, digits):

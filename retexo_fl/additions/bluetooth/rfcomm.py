@@ -48,7 +48,7 @@ class RfcommStream:
             data = await asyncio.get_running_loop().sock_recv(self._socket, max_bytes)
         except ConnectionResetError:
             # The kernel reports this once, for a closed stream as for a broken one: the caller
-            # tells them apart by the goodbye. Later reads would wait for ever.
+            # knows which by the goodbye. Later reads would wait for ever.
             data = b""
         except OSError as error:
             self._has_ended = True

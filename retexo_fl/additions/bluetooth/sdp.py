@@ -125,7 +125,7 @@ def _offer(record: tuple[Element, ...]) -> Offer | None:
 
 
 def _numbers(keys: tuple[Element, ...]) -> Iterator[int]:
-    # A key that is no number stands for an attribute that was not asked for.
+    # A key that is no number is treated as an attribute that was not asked for.
     for key in keys:
         yield key if isinstance(key, int) else -1
 

@@ -1,4 +1,4 @@
-"""An order of nodes in which neighbours stand near each other.
+"""An order of nodes in which neighbours are near each other.
 
 Contiguous pieces of such an order read fewer of the same rows than pieces of any other would, as
 far as the graph has regions at all.

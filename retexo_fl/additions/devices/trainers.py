@@ -1,4 +1,4 @@
-"""What the core asks of this room: a client's trainers, and what a run's user is told before."""
+"""What the core asks of this room: a client's trainers, and what a run says of devices."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from retexo_fl.channels.transports.tcp_info import tcp_wire_counters
 from retexo_fl.errors import ChannelClosed, ChannelUnavailable
 from retexo_fl.exchange.frames import Buffer
 
-#: Of a flood, until the loop comes to accept it; the system has a limit of its own.
+#: Connections that wait until the loop accepts them; the system has a limit of its own.
 _BACKLOG: Final = 1024
 #: A peer that vanished is noticed by the link's own pings; these help where there are none.
 _KEEPALIVE_S: Final = 60

@@ -34,7 +34,7 @@ class PublishAnswer:
     """Vectors sent, and their bytes as they left; an agent counts the whole attempt.
 
     ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most;
-    ``lacks_weights`` as in :class:`TrainAnswer`. Where sums are masked nothing else is told.
+    ``lacks_weights`` as in :class:`TrainAnswer`. Where sums are masked all other fields are empty.
     """
 
     vectors: int = 0

@@ -29,7 +29,7 @@ class HelloRequest(Request["HelloAnswer"]):
 class HelloAnswer:
     """What a client reports about itself: sizes and counts, no keys, no edges, no labels.
 
-    Where sums are masked all counts are 0, since it tells :class:`CountsAnswer` in their place.
+    Where sums are masked all counts are 0: :class:`CountsAnswer` has them, summed over a cohort.
 
     Attributes:
         version: :data:`MESSAGE_VERSION` of the client.
@@ -58,15 +58,15 @@ class HelloAnswer:
             clients to each other.
         brings: Where sums are masked, the uses that it has nodes of (:data:`.USES`), with spaces
             between: by the agreement, where its owner signed one.
-        mask_key: Where sums are masked, 32 bytes: its public key of the attempt. Then it tells
-            neither ``label_uses`` nor ``label_sums``.
+        mask_key: Where sums are masked, 32 bytes: its public key of the attempt. Then
+            ``label_uses`` and ``label_sums`` are empty.
         mask_signature: 88 bytes, its counters (:class:`.Counters`) and the signature of key and
             counters by the key of its certificate; None in a simulation.
         agreement: Which sums its owner agreed to (:attr:`.Agreement.content`), where sums are
             masked; None in a simulation.
         structural: Whether its features are made of the edges, since nodes have none; None if not.
         sizes: Where that was asked, the fields of :class:`GraphSizes` in order; none where its
-            owner does not want that told, or sums are masked.
+            owner withholds them, or sums are masked.
     """
 
     version: int
@@ -212,7 +212,7 @@ class CountsAnswer:
     Attributes:
         nodes: As in :class:`HelloAnswer`; likewise the others.
         sizes: The fields of :class:`GraphSizes` in order, where these were asked: zeros of a client
-            whose owner does not want them told.
+            whose owner withholds them.
     """
 
     nodes: int

@@ -43,7 +43,7 @@ class ColumnsRequest(Request["ColumnsAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsAnswer:
-    """What is told in the clear before a masked sum over tables.
+    """What a client sends in the clear before a masked sum over tables.
 
     Attributes:
         client: Its index.

@@ -14,7 +14,7 @@ from retexo_fl.ledger import NO_PEER_TRAFFIC, PeerTraffic
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
-#: What is told of cached rows (:attr:`.CachedRows.numbers`).
+#: Numbers that a client sends of cached rows (:attr:`.CachedRows.numbers`).
 NUM_CACHED: Final = 5
 #: Of a count among them.
 _COUNT_BYTES: Final = (1, 2, 4)
@@ -225,10 +225,10 @@ class BasisAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceRequest(Request["ChoiceAnswer"]):
-    """Add up what tells which of two bases explains labels better (:mod:`.training.basis_choice`).
+    """Add up sums that show which of two bases explains labels better (:mod:`.basis_choice`).
 
-    Of a model whose peers are told classes in place of first rows, what makes these
-    (:mod:`.training.row_classes`): of one basis :func:`.gram_sums`.
+    Where peers get classes in place of first rows, the sums that these are made by
+    (:mod:`.training.row_classes`): :func:`.gram_sums` of one basis.
 
     Attributes:
         ticket: ``round`` is the number of blocks.
@@ -252,7 +252,7 @@ class ChoiceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructureRequest(Request["StructureAnswer"]):
-    """Add up over all nodes what columns that stand for features are scaled by.
+    """Add up over all nodes the sums that scale columns which take the place of features.
 
     Attributes:
         ticket: ``round`` is 0 for sums of degrees (:func:`.degree_sums`), then the steps, for

@@ -55,7 +55,7 @@ REF_BYTES: Final = _REF.size
 
 @unique
 class MessageKind(IntEnum):
-    """What a message is; the numbers stand on the wire."""
+    """What a message is; the numbers are those on the wire."""
 
     GREET = 1
     OFFER = 2
@@ -73,7 +73,7 @@ class MessageKind(IntEnum):
 
 @unique
 class RefusalCode(IntEnum):
-    """What the sender of a refused block should do; the numbers stand on the wire."""
+    """What the sender of a refused block should do; the numbers are those on the wire."""
 
     #: Try this block again, later and later.
     BLOCK = 0
@@ -156,7 +156,7 @@ def encode_ref(kind: MessageKind, ref: int) -> bytes:
 
 
 def frame_prefix(ref: int, frame_bytes: int) -> bytes:
-    """Return what stands before an exchange frame in FRAME; the frame itself is not copied."""
+    """Return what precedes an exchange frame in FRAME; the frame itself is not copied."""
     header = MESSAGE_HEADER.pack(LINK_VERSION, MessageKind.FRAME, 0, _REF.size + frame_bytes)
     return header + _REF.pack(ref)
 

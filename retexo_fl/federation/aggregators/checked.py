@@ -30,7 +30,7 @@ class CheckedAggregator:
     needs: Literal["sum", "each"]
 
     def __init__(self, name: str, inner: Aggregator, *, takes_uncounted: bool = False) -> None:
-        """Stand before ``inner``, which the configuration calls ``name``."""
+        """Check what goes to and comes from ``inner``, which the configuration calls ``name``."""
         self._takes_uncounted = takes_uncounted
         self._name = name
         self._inner = inner

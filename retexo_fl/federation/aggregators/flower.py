@@ -57,7 +57,7 @@ class FlowerAggregator:
     needs: Literal["sum", "each"] = "each"
 
     def __init__(self, strategy: Strategy) -> None:
-        """Stand for a strategy.
+        """Wrap a strategy.
 
         Raises:
             PluginError: It is more than an aggregation, or has settings that are not followed.

@@ -10,7 +10,7 @@ from retexo_fl.federation.aggregators.base import CoordinateWise
 class Median(CoordinateWise):
     """In each coordinate the median of the clients' mean updates.
 
-    Stands as long as fewer than half of the clients lie. With rare input features it is zero where
+    Holds as long as fewer than half of the clients lie. With rare input features it is zero where
     most clients have no example of a feature, so that such weights are hardly trained.
 
     Source: Yin, Chen, Ramchandran and Bartlett, ICML 2018, definition 1.

@@ -48,8 +48,8 @@ class Ask:
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
         sums: Facts by which answers declare what they add up (:func:`.sums_of`), where their sum
             over clients is enough for the round; None where answers are no sums.
-        again: Makes the same requests with whole weights, for clients that do not hold what the
-            weights are told by; None where they need to hold nothing.
+        again: Makes the same requests with whole weights, for clients that do not hold those that
+            a request names; None where requests name none.
         all_again: If any client lacks weights, all are asked again: peers have their vectors.
         ends: Clients may forget the job with their answer.
         cohorts: Where answers are masked, who of those that are asked are added up together: of a

@@ -22,7 +22,7 @@ from retexo_fl.errors import EngineFailed
 
 #: Longest time for which the SuperLink may be silent.
 PATIENCE_S: Final = 300.0
-#: After so long a silence it is told.
+#: After so long a silence it is reported.
 _TOLD_AFTER_S: Final = 5.0
 #: A signal that another thread of this process has sent to it is handled between two looks.
 _LOOK_S: Final = 0.2

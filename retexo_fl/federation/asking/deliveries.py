@@ -112,7 +112,7 @@ class Deliveries:
         overdue: By node, the id of an earlier message that it has not answered; it is asked when
             it has, or that message has died.
         nudge_s: By node, after how long a silence it is nudged; changes with what comes of that.
-        on_send: Told of every message that the grid has taken.
+        on_send: Called for every message that the grid has taken.
         clock: The time by which messages die and are sent again.
     """
 

@@ -424,11 +424,11 @@ class Messenger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """Carries rounds out, which know nothing of what stands around them.
+    """Carries out rounds, which know nothing of their wrappers.
 
     Attributes:
         messenger: The way to the clients.
-        wrappers: What stands around each, from the inside.
+        wrappers: Of each round, the innermost first.
     """
 
     messenger: Messenger

@@ -36,7 +36,7 @@ def with_messages_by_node(grid: Grid) -> Grid:
 
 
 class _Finder:
-    """Stands for ``get_message_ins`` of what a simulation keeps messages in, ``state``."""
+    """Replaces ``get_message_ins`` of ``state``, in which a simulation keeps messages."""
 
     def __init__(self, state: Any) -> None:
         self._state = state

@@ -183,7 +183,7 @@ def check_own(who: Who, answer: EvaluateAnswer, *, nodes: str) -> None:
     """Check a client's own figure of the test.
 
     Raises:
-        RemoteProtocolError: It tells more than one, or one of other nodes.
+        RemoteProtocolError: It has more than one, or one of other nodes.
         TrainingDiverged: It is not finite.
     """
     with named(who):
@@ -195,7 +195,7 @@ def cached_rows(who: Who, answer: EvaluateAnswer, *, facts: SumFacts, nodes: str
     """Return what a client's mini-batches, or those of several, have read by caches.
 
     Raises:
-        RemoteProtocolError: It is told where nothing is, or no counts.
+        RemoteProtocolError: It comes where nothing is expected, or is no counts.
     """
     with named(who):
         if nodes != "test" or not facts.counts_cached:
@@ -204,7 +204,7 @@ def cached_rows(who: Who, answer: EvaluateAnswer, *, facts: SumFacts, nodes: str
 
 
 def check_later(hello: HelloAnswer, plans: int) -> None:
-    """Check that it tells vectors of as many further exchanges as may have others than the first.
+    """Check that it counts vectors of all exchanges that may have others than the first.
 
     Raises:
         RemoteProtocolError: It does not.
@@ -247,10 +247,10 @@ def check_collected(hello: HelloAnswer, answer: CollectAnswer) -> None:
 
 
 def check_mask_key(hello: HelloAnswer) -> None:
-    """Check a hello that leaves out what is only told in masked sums.
+    """Check a hello that leaves out what is only sent in masked sums.
 
     Raises:
-        RemoteProtocolError: It has no key, or tells what it may not.
+        RemoteProtocolError: It has no key, or says more than it may.
     """
     _demand("bytes of mask-key", len(hello.mask_key or b""), KEY_BYTES, KEY_BYTES)
     signature = hello.mask_signature

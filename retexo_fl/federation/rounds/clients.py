@@ -69,7 +69,7 @@ class Clients:
 
     @property
     def counted(self) -> dict[Who, HelloAnswer]:
-        """Counts as they were told: of each client or, under masks, of each cohort."""
+        """Counts as they were reported: of each client or, under masks, of each cohort."""
         return {client: self.hello(client) for client in self.hellos}
 
     @property
@@ -106,7 +106,7 @@ class Clients:
     def count_collected(self, ticket: Ticket, client: int, answer: CollectAnswer) -> None:
         """Enter what a client has got from all peers before a stage.
 
-        Under masks what its cohort moved, once all of it have told that.
+        Under masks what its cohort moved, once all its members have reported that.
 
         Raises:
             TrainingDiverged: Under masks, some of their rows had to be cut.
@@ -146,7 +146,7 @@ class MaskedClients(Clients):
     """Clients of whom the server gets sums over cohorts alone.
 
     Attributes:
-        masking: How sums are masked; they are compared with what cohorts have told.
+        masking: How sums are masked; they are compared with what cohorts have reported.
         untold: What the ledger lacks.
     """
 
@@ -181,14 +181,14 @@ class MaskedClients(Clients):
         return [client for client in among if client in whole]
 
     def count_published(self, ticket: Ticket, client: int, answer: PublishAnswer) -> None:
-        """Enter nothing: that is told with what has come."""
+        """Enter nothing: clients report that with what has come."""
 
     def count_collected(self, ticket: Ticket, client: int, answer: CollectAnswer) -> None:
         """See :meth:`Clients.count_collected`."""
         exchange = self.masking.exchange(ticket)
         untold = self.untold.setdefault((ticket.attempt, ticket.stage), {*self.hellos})
         if not answer.complete or client not in untold:
-            # Whoever is asked again tells the same.
+            # Whoever is asked again reports the same.
             return
         exchange.told[client] = answer.moved
         for cohort, moved in self.masking.moved(CollectRequest, exchange.told, of=client):

@@ -165,7 +165,7 @@ def note_collected(
     """Check an answer, and enter what has arrived.
 
     Returns:
-        None if all has; else how many vectors have not, 0 where that is not told.
+        None if all has; else how many vectors have not, 0 where that is not known.
 
     Raises:
         RemoteProtocolError: It lacks more vectors than it gets.

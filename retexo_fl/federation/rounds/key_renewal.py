@@ -89,7 +89,7 @@ def count_cohorts(
     sizes: bool = False,
     counted: frozenset[int] | None = None,
 ) -> Round[None]:
-    """Ask cohorts that have keys what they have together, where they have not told it.
+    """Ask cohorts that have keys for their counts, where these are missing.
 
     A cohort that does not answer whole is asked again before its next sum.
 

@@ -41,9 +41,9 @@ def begin_sums(
     sizes: bool = False,
     later: int = 0,
 ) -> Round[MaskedSums]:
-    """Find who is added up with whom; tell every client its cohort's keys, and count the cohorts.
+    """Find who is added up with whom; send every client its cohort's keys, and count the cohorts.
 
-    Of vectors ``later`` numbers are told beside those of the first exchange.
+    Of vectors ``later`` numbers are sent beside those of the first exchange.
 
     Owners have agreed on that; in a simulation it is drawn. How rows are named is not known before
     all keys of the run are settled (:func:`name_rows`).
@@ -91,7 +91,7 @@ def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
         keyed: By client, ascending.
 
     Raises:
-        RemoteProtocolError: A client told none, or something else.
+        RemoteProtocolError: A client sent none, or something else.
         AgreementError: Owners have different files, or theirs does not have a client.
     """
     told: dict[bytes, list[int]] = {}

@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ToldExchange:
-    """What was told of an exchange.
+    """What clients reported of an exchange.
 
     Attributes:
         ticket: Names it.
-        told: By client that lacks no vectors, what came; None where it had no keys.
-        vectors: Sent by the cohorts of whom all have told that under the same keys.
+        told: By client that lacks no vectors, its report; None where it had no keys.
+        vectors: Sent by the cohorts of which all members reported under the same keys.
     """
 
     ticket: Ticket
@@ -53,13 +53,13 @@ class MaskedSums:
 
     Attributes:
         cohorts: Those of whom nobody is missing in the attempt, in order of the agreement.
-        keys: By the members of a cohort, what they are told: their keys, which change when one of
-            them begins anew.
+        keys: By the members of a cohort, what they get: their keys, which change when one of them
+            begins anew.
         lacking: Clients that do not have them.
-        counts: By the members of a cohort, what they have together, once all have told it.
-        later: How many numbers ``vectors_later`` of what they told has.
+        counts: By the members of a cohort, what they have together, once all have answered.
+        later: How many numbers ``vectors_later`` of their counts has.
         rows: What the names of rows begin with (:func:`.rows_of`).
-        exchanged: By stage, what was told of its exchange so far.
+        exchanged: By stage, what was reported of its exchange so far.
     """
 
     cohorts: tuple[Cohort, ...]
@@ -88,7 +88,7 @@ class MaskedSums:
     def unsettled(self) -> list[tuple[int, ...]]:
         """Return the cohorts, by their members, that are asked for no sums.
 
-        Somebody lacks keys, or they have not told their counts, with which sums are compared.
+        Somebody lacks keys, or their counts, with which sums are compared, have not come.
         """
         cohorts = (cohort.members for cohort in self.cohorts)
         return [c for c in cohorts if c not in self.counts or self.lacking.intersection(c)]
@@ -104,7 +104,7 @@ class MaskedSums:
         return replace(hello, brings=" ".join(sorted(uses.intersection(hello.brings.split()))))
 
     def exchange(self, ticket: Ticket) -> ToldExchange:
-        """Return what was told of an exchange; a basis changes its name, not what crosses."""
+        """Return what was reported of an exchange; a basis changes its name, not what crosses."""
         known = self.exchanged.setdefault(ticket.stage, ToldExchange(ticket=ticket))
         known.ticket = ticket
         return known
@@ -116,7 +116,7 @@ class MaskedSums:
 
         Args:
             kind: Of the question.
-            told: By client, what came; None from one that did not tell.
+            told: By client, its report; None from one that sent none.
             of: Only the cohort of this client.
 
         Raises:
@@ -127,7 +127,7 @@ class MaskedSums:
             if of is not None and of not in cohort.members:
                 continue
             contents = [told.get(client) or b"" for client in cohort.members]
-            # One that began anew has told under other keys, or not at all.
+            # One that began anew has reported under other keys, or not at all.
             if len({content[:KEYS_BYTES] for content in contents}) > 1 or not contents[0]:
                 continue
             total = form.zeros()

@@ -59,7 +59,7 @@ class StageTraining:
         candidate: As what it is trained (:mod:`~retexo_fl.training.candidates`).
         rival: The best of what it was trained as before.
         round: Rounds that are done.
-        loss: Mean training loss of the last round, None before the first, or where it is not told.
+        loss: Mean training loss of the last round, None before the first, or where it is not known.
         best: The best weights so far.
         absent: Clients whose answers the last round was closed without, ascending.
         summed: How many clients' updates its masked sum is of; None where sums are not masked.
@@ -267,7 +267,7 @@ class StageTraining:
         return found
 
     def state(self) -> StageState:
-        """Return where the stage stands."""
+        """Return the stage's state."""
         return StageState(
             round=self.round,
             loss=self.loss,

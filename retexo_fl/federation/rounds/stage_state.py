@@ -1,4 +1,4 @@
-"""Where the training of a stage stands, and what it leaves."""
+"""The state of a stage's training, and its outcome."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StageOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageState:
-    """Where a stage stands after a round: everything that decides how it continues.
+    """The state of a stage after a round: everything that decides how it continues.
 
     Attributes:
         round: Rounds done.
@@ -104,7 +104,7 @@ class StageState:
         Args:
             name: Of the candidate.
             weights: (P,) that it starts from.
-            rival: What the stage came to before.
+            rival: The stage's best outcome before.
         """
         first = cls.first(weights)
         return replace(first, round=rival.rounds, begun=rival.rounds, candidate=name, rival=rival)

@@ -1,4 +1,4 @@
-"""What stands around every round: who is there, masks, weights that clients hold, the account."""
+"""Wrappers of every round: who is there, masks, weights that clients hold, the account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wrappers_of(clients: Clients, behind: Callable[[], Collection[int]]) -> tupl
 
     The order is part of the design. What is compared with hellos are the answers that the round
     gets to read, of clients or, under masks, of cohorts. Masks name those who are asked, so who is
-    away, where clients may be, is left out before. A client tells that it lacks weights in its own
+    away, where clients may be, is left out before. A client says that it lacks weights in its own
     answer, so it is asked again before answers are added up. Each answer is accounted for, also one
     that another replaces.
 

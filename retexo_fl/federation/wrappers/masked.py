@@ -28,9 +28,9 @@ def masked(asking: Round[T], clients: MaskedClients) -> Round[T]:
     """Return a round that gets one masked sum for each question whose sum is enough for it.
 
     A client whose process began anew has no keys. It gets new ones, with its cohort, before that
-    is asked the next time; what they have told of exchanges under earlier ones does not add up, and
-    is asked for again. No client forgets the job with its last answer, which may have to be masked
-    again: all are told to when the round is over.
+    is asked the next time; what they have reported of exchanges under earlier ones does not add up,
+    and is asked for again. No client forgets the job with its last answer, which may have to be
+    masked again: all are asked to forget it when the round is over.
 
     Args:
         asking: Asks whole cohorts, all of them the same.
@@ -117,7 +117,7 @@ def _ask_cohorts(
 
 
 def _settle(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[None]:
-    """Give cohorts the keys that they lack, and ask for the counts that they have not told.
+    """Give cohorts the keys that they lack, and ask for the counts that have not come.
 
     Args:
         masking: Knows who lacks them; whoever does not answer in time, lacks them still.

@@ -67,7 +67,7 @@ def joined_cuts(parts: Sequence[GraphPartition], cuts: Sequence[str]) -> GraphPa
 
 
 def _partitioning(parts: Sequence[GraphPartition], cuts: Sequence[str]) -> str:
-    """Return what names the joined parts of all clients: who has other points is told apart."""
+    """Return the name of the joined parts of all clients: another one for other points in time."""
     told = "".join(f"{part.partitioning} {cut}\n" for part, cut in zip(parts, cuts, strict=True))
     return hashlib.sha256(told.encode()).hexdigest()
 

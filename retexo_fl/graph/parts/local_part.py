@@ -432,7 +432,7 @@ def _channels(one: _Entries, relations: Relations) -> tuple[_Entries, ...]:
 
 
 def _joined(peers: Peers, entries: Sequence[_Entries]) -> EdgeValues:
-    """Join the values of edges that stand in several tables."""
+    """Join the values of edges from several tables."""
     weights = attributes = None
     if any(one.values.weights is not None for one in entries):
         weights = np.concatenate(

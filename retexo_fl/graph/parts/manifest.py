@@ -101,7 +101,7 @@ class Manifest:
 
     @property
     def num_channels(self) -> int:
-        """How many weights of an edge stand side by side."""
+        """How many weights each edge has side by side."""
         found = relations_of(self.relations)
         return 2 if found is None else found.num_channels
 

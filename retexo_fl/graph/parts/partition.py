@@ -126,7 +126,7 @@ class GraphPartition:
 
     @property
     def relations_text(self) -> str:
-        """Types and relations as they are told and kept; empty without."""
+        """Types and relations as they are sent and kept; empty without."""
         return text_of(self.relations)
 
     @property

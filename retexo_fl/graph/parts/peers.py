@@ -194,7 +194,7 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
 
 
 def _widths_of(parts: Sequence[GraphPartition], relations: Relations) -> tuple[int, ...]:
-    """Return how many features types have; a column that is 1 at all nodes stands for none."""
+    """Return how many features types have; a single column of ones at all nodes is none."""
     return tuple(
         0 if width == 1 and _is_one(parts, relations, kind) else width
         for kind, width in enumerate(relations.widths)

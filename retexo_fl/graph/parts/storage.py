@@ -279,7 +279,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _stored_form(partition: GraphPartition) -> dict[str, np.ndarray]:
-    """Return the arrays as they stand in the files: little-endian, C order, fixed dtypes."""
+    """Return the arrays as the files have them: little-endian, C order, fixed dtypes."""
     arrays: dict[str, np.ndarray] = {name: getattr(partition, name) for name in _FIELDS}
     arrays |= partition.edge_values.named()
     features = partition.features

@@ -56,7 +56,7 @@ class BoundaryPlan:
             partition: The client's part.
             kind: ``rows``: every boundary node's row. ``cover``: for layers that sum their
                 neighbours' rows; each pair of clients sends rows and sums of rows, chosen so that
-                as few vectors as possible stand for all edges between them.
+                as few vectors as possible cover all edges between them.
 
         Raises:
             PartitionError: There is no such kind of plan.

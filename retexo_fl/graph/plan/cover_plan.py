@@ -124,7 +124,7 @@ class CoveredEdges:
     def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the rows summed for covering boundary nodes, and where each node's begin.
 
-        And where the edges stand along which they are summed.
+        And the places of the edges along which they are summed.
 
         No sum is empty: a node of a smallest cover has an edge that no other node covers.
         """

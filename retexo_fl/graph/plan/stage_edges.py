@@ -48,7 +48,7 @@ class StageEdges:
 
     @property
     def neighbour_counts(self) -> np.ndarray:
-        """[n] how many neighbours of each inner node the edges stand for, or what these weigh.
+        """[n] how many neighbours of each inner node the edges represent, or what these weigh.
 
         int64; float64 of weighted edges; [n, 2] of directed ones, incoming first.
         """

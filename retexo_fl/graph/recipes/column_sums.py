@@ -1,4 +1,4 @@
-"""Tables that are added up under masks: what is told of columns before, and their sums.
+"""Tables that are added up under masks: what is sent of columns before, and their sums.
 
 First every client sends what columns it has (:class:`TableColumns`): their kinds, and the texts
 that enough of its own nodes have. What all have together says which sums a client adds to, all of
@@ -56,7 +56,7 @@ _ROOM_BITS: Final = 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnKind:
-    """What is told of a column before it is added up.
+    """What a client sends of a column before it is added up.
 
     Attributes:
         kind: ``none`` without values, ``numbers``, ``days``, ``texts``, or ``too-many-texts``.
@@ -95,7 +95,7 @@ class TableColumns(Table[ColumnKind]):
 
     @classmethod
     def of(cls, summary: TableSummary, least: int) -> TableColumns:
-        """Return what is told of a table.
+        """Return what a client sends of a table.
 
         Args:
             summary: Of the table.
@@ -158,8 +158,8 @@ def number_of(summary: TableSummary, own: TableColumns, asked: TableColumns) -> 
 
     Args:
         summary: Of its table.
-        own: What it has told of that.
-        asked: What all clients have told together, as the server has it.
+        own: What it has sent of that.
+        asked: What all clients have sent together, as the server has it.
 
     Raises:
         SecureAggregationRefused: The server asks of columns, or kinds, that are not there, or
@@ -188,7 +188,7 @@ def summary_of_sums(total: LongNumber, columns: TableColumns) -> TableSummary:
 
     Args:
         total: Sum of all clients' numbers.
-        columns: What they have told together.
+        columns: What they have sent together.
 
     Raises:
         RemoteProtocolError: No tables have these sums.
@@ -230,7 +230,7 @@ def sum_of_nothing(columns: TableColumns) -> LongNumber:
     return LongNumber(size=sum(size for size, _ in _numbers(nothing, columns, columns)))
 
 
-# ---- what is told before ---------------------------------------------------------------------
+# ---- what is sent before ---------------------------------------------------------------------
 
 
 def _kind(column: ColumnSummary, least: int) -> ColumnKind:

@@ -53,7 +53,7 @@ class NumberColumn:
 
     Attributes:
         column: Its name.
-        logarithm: ``sign(v) log(1 + |v|)`` stands for a number v.
+        logarithm: ``sign(v) log(1 + |v|)`` replaces a number v.
         mean: Is subtracted, after the logarithm.
         deviation: Above 0; what is left is divided by it.
         missing: Number that replaces a missing one; None for the mean.

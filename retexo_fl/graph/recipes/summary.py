@@ -29,7 +29,7 @@ from retexo_fl.graph.recipes.moments import Moments
 SUMMARY_VERSION: Final = 1
 #: Beside the empty cell, what marks a missing number, or a label that is not known.
 MISSING_WORDS: Final = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL"))
-#: A column of more different texts is no column of categories, and its texts are not told.
+#: A column of more different texts is no column of categories, and its texts are not named.
 MOST_TEXTS: Final = 1000
 #: Most nodes of a table, and cells of a kind.
 MOST_COUNT: Final = 2**48
@@ -53,7 +53,7 @@ _MOMENT_KEYS: Final = frozenset(("count", "sum", "sum-of-squares"))
 
 
 class ColumnLike(Protocol):
-    """What is told of a column of tables, which can be joined."""
+    """What a summary says of a column of tables; two can be joined."""
 
     @property
     def has_texts(self) -> bool:
@@ -71,7 +71,7 @@ class ColumnLike(Protocol):
         ...
 
     def __add__(self, other: Any) -> Any:
-        """Return what is told of both columns as one."""
+        """Return what a summary would say of both columns as one."""
         ...
 
 
@@ -89,7 +89,7 @@ class ColumnSummary:
         numbers: Moments of the cells; of none, if a cell is a text. Of dates days since 1970-01-01.
         logarithms: Moments of :func:`~.moments.signed_logarithms` of the cells.
         texts: Cells by text; of none, if the column is of numbers.
-        unnamed: Cells whose texts are not told, since few nodes have them.
+        unnamed: Cells whose texts are not named, since few nodes have them.
         too_many_texts: There are more than :data:`MOST_TEXTS`, and ``texts`` is empty.
         are_dates: The cells are dates.
     """
@@ -188,11 +188,11 @@ class LabelSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[ColumnT]):
-    """What is told of a table of nodes.
+    """What a summary says of a table of nodes.
 
     Attributes:
         source: Where it comes from, for errors.
-        key_column: Name of the column of keys; of it nothing is told.
+        key_column: Name of the column of keys; nothing is said of it.
         label_column: Name of the column of labels.
         label: What the labels are.
         columns: By name.
@@ -235,7 +235,7 @@ class TableSummary(Table[ColumnSummary]):
     rows: int
 
     def check_not_few(self, least: int, *, tells_all_texts: bool = True) -> None:
-        """Check that no sum is over so few nodes that it tells them, and no column names nodes.
+        """Check that no sum is over so few nodes that it reveals them, and no column names nodes.
 
         Args:
             least: Fewest nodes; fewest numbers of a column that has any, and nodes of the most

@@ -17,7 +17,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import REGRESSION, LabelKind
 
-#: Types that stand for a value that is not there, beside None and NaN; pandas has them.
+#: Types of a missing value, beside None and NaN; pandas has them.
 _ABSENT: Final = frozenset(("NAType", "NaTType"))
 
 

@@ -71,14 +71,14 @@ def from_arrays(
             one is not 1; ``y`` [N]. Maybe ``train_mask``, ``val_mask`` and ``test_mask``
             (:class:`.Masks`), or ``train_masks``, ... [S, N]; ``edge_weight`` [E], ``edge_attr``
             [E] or [E, A], ``edge_time`` [E]; ``node_type`` [N] and ``edge_type`` [E], where types
-            are read. What is None is not there. Of undirected edges every one may stand in both
-            directions, or every one once.
+            are read. What is None is not there. Undirected edges are all listed in both
+            directions, or all once.
         name: Name of the graph.
         source: What errors name; the name where it is empty.
         num_classes: C; None for the largest label plus one.
         attributes: Names of [N] integers or text that the graph may be cut by.
         reading: How it is read.
-        tells_direction: Say that edges which stand in one direction each lose it.
+        tells_direction: Say that edges which are listed in one direction each lose it.
 
     Returns:
         A graph whose node keys are the decimal node indices. Values of ``x`` are rounded to
@@ -290,7 +290,7 @@ def _num_nodes(checks: ArrayChecks, there: Mapping[str, Any]) -> int:
 def _listed(
     checks: ArrayChecks, there: Mapping[str, Any], reading: Reading
 ) -> tuple[str, EdgeList]:
-    """Return what the edges are called, and the edges as they stand there."""
+    """Return the name of the edges, and the edges as they are listed."""
     name = next((key for key in (EDGES, ADJACENCY, TRANSPOSED) if key in there), EDGES)
     matrix = as_csr(there.get(name))
     if matrix is None and name in there and name != EDGES:
@@ -321,7 +321,7 @@ def _listed(
         sources, targets = targets, sources
     # An entry that is 0 is no edge.
     ends = np.stack((sources, targets)).astype(np.int64)[:, entries]
-    # In order of sources, whatever the matrix was; what stands in both directions has both.
+    # In order of sources, whatever the matrix was; an edge in both directions keeps both.
     order = np.lexsort((ends[1], ends[0]))
     weights = weights[entries][order]
     values = EdgeValues(weights=None if (weights == 1).all() else weights)

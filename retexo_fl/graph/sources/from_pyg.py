@@ -156,7 +156,7 @@ def read_typed(
 
 
 def _named(store: Any, alone: str) -> Mapping[str, Any]:
-    """Return what a store holds by name; an array stands for what it is called alone."""
+    """Return what a store holds by name; an array by itself gets the name ``alone``."""
     if hasattr(store, "to_dict"):
         store = {"num_nodes": getattr(store, "num_nodes", None), **store.to_dict()}
     return store if isinstance(store, Mapping) else {alone: store}

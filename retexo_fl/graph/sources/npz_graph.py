@@ -130,7 +130,7 @@ def _check_sizes(archive: NpzArchive, checks: ArrayChecks, reading: Reading) -> 
         return
     edges = archive.header(EDGES)
     checks.form(EDGES, edges, kinds="iu", shape=(2, None))
-    # Each may stand there in both directions.
+    # Each may be listed in both directions.
     most = num_nodes * (num_nodes - 1)
     if reading.rules.is_strict and EDGE_TYPE not in archive.names and edges.shape[1] > most:
         pairs = counted(most // 2, "pair")

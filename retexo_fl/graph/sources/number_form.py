@@ -36,7 +36,7 @@ class NumberForm:
     Attributes:
         decimal: The decimal mark; empty where neither an option nor the file says so. Then a point
             is one, without marks between thousands.
-        point_may_group: Of an empty ``decimal``: a point may stand between thousands, too, so that
+        point_may_group: Of an empty ``decimal``: a point may separate thousands, too, so that
             no number with one can be read.
     """
 

@@ -1,6 +1,6 @@
 """A graph with types of nodes and edges, of one table or store for each type and each relation.
 
-Features of types stand side by side as the columns of one sparse matrix; a type without features
+Features of types are side by side as the columns of one sparse matrix; a type without features
 has one column, which says what it is. Nodes keep the keys that they have in their type, behind the
 type's name.
 """
@@ -103,9 +103,9 @@ def typed_graph(
 ) -> Graph:
     """Put types and relations together.
 
-    Of undirected edges those of one type with itself have no direction; those between two types
-    are gone along both ways. Of directed ones what comes in and what goes out are told apart. A
-    relation that holds the edges of another one in the other direction is the same relation.
+    Of undirected edges those of one type with itself have no direction; along those between two
+    types rows go both ways. Of directed ones incoming and outgoing edges differ. A relation that
+    holds the edges of another one in the other direction is the same relation.
 
     Args:
         nodes: By type.
@@ -235,7 +235,7 @@ class TypedWhole:
     Attributes:
         types: Names.
         kinds: [N] type of each node, a number.
-        features: By type, of its nodes as they stand; None for none.
+        features: By type, of its nodes in their order; None for none.
         keys: [N] bytes; None for decimal numbers.
         labels: Of all nodes; None for none.
         known: [N] of which nodes a label is known.
@@ -367,7 +367,7 @@ class RelationRows:
         name: Of the relation.
         target: Likewise.
         rows: [e] numbers of the edges.
-        turned: [e] which of them lead from target to source as they stand.
+        turned: [e] which of them are listed from target to source.
     """
 
     source: int
@@ -382,8 +382,8 @@ def rows_by_relation(
 ) -> list[RelationRows]:
     """Divide edges by their name and the types of their ends.
 
-    Edges of one name between two types are one relation, however they stand, unless edges have a
-    direction. It leads as in the model, or else as in its first edge.
+    Edges of one name between two types are one relation, whichever end comes first, unless edges
+    have a direction. It leads as in the model, or else as in its first edge.
 
     Args:
         kinds: [2, E] types of the ends, numbers.
@@ -606,7 +606,7 @@ def _keys(checks: ArrayChecks, one: TypedNodes, count: int) -> np.ndarray:
     return keys_of_type(one.name, keys)
 
 
-#: Nodes of a type, and where they stand in the graph.
+#: Nodes of a type, and where they are in the graph.
 _Owners = Collection[tuple[TypedNodes, slice]]
 
 

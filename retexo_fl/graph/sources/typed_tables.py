@@ -256,7 +256,7 @@ class DividedTable:
     Attributes:
         whole: As it was read.
         parts: By type, with the columns of features of the type alone.
-        rows: By type, [n] where its nodes stand.
+        rows: By type, [n] rows of its nodes in ``whole``.
     """
 
     whole: NodeTable
@@ -427,7 +427,7 @@ def _all_nodes(tables: dict[str, NodeTable]) -> NodeTable:
 def _of_one_table(
     path: AnyTable, nodes: DividedTable, column: str, reading: Reading
 ) -> Iterator[TypedEdges]:
-    """Yield relations between nodes that stand in one table, whose keys say their types."""
+    """Yield relations between nodes of one table, whose keys say their types."""
     rules, whole = reading.rules, nodes.whole
     table = _with_names(read_edge_table(path, rules=rules, types=column), _name_of(path), column)
     table = checked_ends(whole, table, rules)

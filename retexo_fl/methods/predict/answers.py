@@ -36,7 +36,7 @@ class PredictingClient(GraphClient):
         folder = set_folder(self._predictions, request.set_name)
         if request.set_name:
             make_folder(folder)
-        # Before data is read: who has nothing to write must not be told apart.
+        # Before data is read: a client with nothing to write must behave as others do.
         check_folder(folder)
         self._enter(request, request.weights)
         found = self._sealing.computed(
@@ -69,6 +69,6 @@ class PredictingClient(GraphClient):
         predictions = predict_nodes(self.part.graph, outputs, request.label_facts)
         answer = count_right_nodes(self.part.nodes, outputs, recipe)
         if self._config.update_dp:
-            # How many train nodes are right tells of each what no noise hides.
+            # How many train nodes are right would reveal of each what no noise hides.
             answer = replace(answer, train_correct=0)
         return predictions, replace(answer, nodes=len(predictions.keys))

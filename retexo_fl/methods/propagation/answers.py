@@ -66,7 +66,7 @@ class PropagationTrainer(LayerTrainer):
         super().__init__(shape, stage, inputs, nodes, seed=0, recipe=recipe)
         sums = self._facts.prepared
         assert isinstance(sums, AggregatedInput)
-        # Where own rows stand beside the sum, they stand before it.
+        # Own rows, where they are joined to the sum, come before it.
         found = dense_rows(sums.rows, sums.dtype)[:, -shape.classes :]
         is_train = labels.sum(dim=1, keepdim=True) > 0
         self._scores = torch.where(is_train, labels.to(found), found)

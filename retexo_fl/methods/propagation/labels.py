@@ -1,4 +1,4 @@
-"""The part that label propagation reads: labels of train nodes stand where features stood."""
+"""The part that label propagation reads: labels of train nodes take the place of features."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
         collect   until every row has arrived, or the deadline decides
     evaluate      the scores after the last step on the validation nodes, then on the test nodes
 
-A step is a stage of a training without rounds, whose weights are none; what it computes stands in
+A step is a stage of a training without rounds, without weights; what it computes is in
 :mod:`.answers`.
 """
 

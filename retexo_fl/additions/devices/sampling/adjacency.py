@@ -80,7 +80,7 @@ class Adjacency:
         )
 
     def near_together(self, nodes: np.ndarray) -> np.ndarray:
-        """Order (n,) nodes so that neighbours stand near each other.
+        """Order (n,) nodes so that neighbours are near each other.
 
         Cut in contiguous pieces, mini-batches of such nodes share fewer neighbours between pieces.
         """

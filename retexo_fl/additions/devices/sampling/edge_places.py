@@ -1,4 +1,4 @@
-"""Where the edges of a block stand among those of the graph, for what edges weigh and carry."""
+"""Which edges of the graph the edges of a block are, to look up their weights and attributes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class NodeCache:
     Attributes:
         nodes: (c,) int64 ids of the cached nodes, ascending.
         indptr: (N + 1,) int64: ``places[indptr[v]:indptr[v + 1]]`` are v's cached neighbours.
-        places: Where they stand among all neighbours of v, int32, ascending; so the j-th neighbour
+        places: Their positions among all neighbours of v, int32, ascending; so the j-th neighbour
             that is *not* cached is found by bisection, too.
         ids: These neighbours, dtype of the graph's ``indices``.
         ends: Running sum of ``1 / pi_u`` over v's cached neighbours, float64.

@@ -226,7 +226,7 @@ def _pick_by_ends(ends: np.ndarray, start: float, picked: np.ndarray, scales: np
 
 @compiled
 def _place_of_rest(cached: np.ndarray, number: int) -> int:
-    """Return the place of the neighbour before which ``number`` stand that are not cached."""
+    """Return the place of the uncached neighbour with ``number`` uncached ones before it."""
     low, high = 0, len(cached)
     while low < high:
         middle = (low + high) // 2

@@ -69,7 +69,7 @@ class Sample:
     Attributes:
         roots: (B,) int64, distinct, in the order given.
         nodes: (S,) int64: ids of the input rows, the sources of ``blocks[0]``. In a ShaDow sample
-            a node that is in the subgraphs of two roots stands there twice.
+            a node that is in the subgraphs of two roots is listed twice.
         input_degrees: (S,) int64: degrees of ``nodes``, in the same sense as ``Block.degrees``; the
             sources of later blocks are the targets of those before, with the degrees given there.
         blocks: One for each layer, input layer first; the targets of ``blocks[l]`` are the sources

@@ -40,7 +40,7 @@ class ShadowSampler:
     epoch, batch, hop, root, node).
 
     The scopes of two roots are apart, even where they hold the same node: it has then two rows. A
-    root's scope stands together, the root first. All layers work on the same square block of the
+    root's scope is contiguous, the root first. All layers work on the same square block of the
     edges within the scopes, in which the edges of a target are ascending by the id of their source.
     ``degrees`` count neighbours within the scope.
     """

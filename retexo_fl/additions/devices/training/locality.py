@@ -1,4 +1,4 @@
-"""Labelled nodes in an order in which neighbours stand near each other."""
+"""Labelled nodes in an order in which neighbours are near each other."""
 
 from __future__ import annotations
 

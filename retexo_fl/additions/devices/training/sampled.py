@@ -229,7 +229,7 @@ class SampledModel:
         return rows
 
     def _stage_input(self, block: Block, hashes: np.ndarray) -> StageInput:
-        """Return what a layer reads of a block; sources that are no targets stand in the slots."""
+        """Return what a layer reads of a block; sources that are no targets are its boundary."""
         nothing = torch.empty(0, dtype=self._dtype, device=self._device)
         return StageInput(
             own=nothing,

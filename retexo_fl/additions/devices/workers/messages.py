@@ -50,8 +50,8 @@ class Open:
     Attributes:
         task_number: Of the task.
         maker: Factory and settings, packed.
-        arrays: Where the shared arrays stand, those of ``maker`` included.
-        exchange: Where weights and sums stand.
+        arrays: Where the shared arrays are, those of ``maker`` included.
+        exchange: Where weights and sums are.
     """
 
     task_number: int
@@ -71,7 +71,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Compute a share at the weights that stand in memory.
+    """Compute a share with the weights in the shared memory.
 
     Attributes:
         task_number: Of the task.
@@ -104,7 +104,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A share was computed; its gradient, if any, stands in memory."""
+    """A share was computed; its gradient, if any, is in the shared memory."""
 
     has_gradient: bool
     numbers: Mapping[str, float]

@@ -2,7 +2,7 @@
 
 Mini-batches are drawn for (seed, epoch): each has the same items whatever devices there are, in the
 order in which all items were given, and each device a contiguous piece of it. So where neighbours
-stand near each other in that order, pieces have little in common that both would have to compute.
+are near each other in that order, pieces have little in common that both would have to compute.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _KILOBYTE: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one array stands in the memory.
+    """Where one array is in the memory.
 
     Attributes:
         name: Of the array.
@@ -52,7 +52,7 @@ _ACCESSES: Final[dict[Access, int]] = {
     "copy": mmap.ACCESS_COPY,
 }
 
-#: Where all arrays stand.
+#: Where all arrays are.
 Layout = tuple[Place, ...]
 
 

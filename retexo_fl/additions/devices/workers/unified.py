@@ -34,7 +34,7 @@ from retexo_fl.units import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One mini-batch, whose gradient stands in the parameters' ``grad``.
+    """One mini-batch, whose gradient is in the parameters' ``grad``.
 
     Attributes:
         batch: Its number within the epoch.
@@ -62,7 +62,7 @@ class Unified:
     Each mini-batch is cut among the devices; every one computes the gradient of the loss summed
     over its part, and the sums are added and divided once, by the number of items. ``model``,
     ``source`` and ``loss`` are sent to the worker processes once, so their classes and functions
-    stand at module level, and a script does its work under ``if __name__ == "__main__":``. The
+    must be at module level, and a script does its work under ``if __name__ == "__main__":``. The
     model may be trained nowhere else meanwhile but between steps: its trained weights are sent
     with each step, and nothing else of it.
 
@@ -97,7 +97,7 @@ class Unified:
             source: Prepares batches.
             loss: ``loss(model, batch)``, *summed* over the items of the batch.
             items: (n,) whole numbers, each computed once an epoch: train nodes. Those that share
-                work stand near each other (``Adjacency.near_together``): a device gets a contiguous
+                work are near each other (``Adjacency.near_together``): a device gets a contiguous
                 piece of each mini-batch, in this order.
             devices: ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:I`` or a list of these.
             batch_size: Items of a mini-batch, over all devices.

@@ -12,7 +12,7 @@ _OTHER_PORT = "af_xdp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatagramLedger:
-    """What the counters of an agent's endpoint come to.
+    """The totals of the counters of an agent's endpoint.
 
     Attributes:
         port: UDP port.

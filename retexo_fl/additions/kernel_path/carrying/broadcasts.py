@@ -39,7 +39,7 @@ def together(rows: Mapping[int, np.ndarray], *, least_rows: int) -> Streams:
 
     Args:
         rows: By peer, [n] int64 the number of the inner node whose row a vector is, -1 where it is
-            none; equal numbers stand in one order at all peers.
+            none; numbers that peers have in common are in the same order at all of them.
         least_rows: Rows from which on a set of peers has its own stream.
     """
     peers = sorted(rows)

@@ -1,8 +1,8 @@
 """Where each vector of an exchange lands among the accumulator's rows, and how it is read back.
 
 Vectors that are only ever used in their sum share a row, as long as their senders rounded to the
-same exponent and are few enough for 32 bits. What is read back stands in the place of the first
-of them; the others are zero.
+same exponent and are few enough for 32 bits. Their sum is read back in the place of the first of
+them; the others are zero.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class OutgoingExchange:
         self._endpoint = endpoint
         self._books = books
         self._first_grant_s = float("inf")
-        #: Count of started streams: in keys, it tells a restarted stream from the one before.
+        #: Count of started streams: it is part of keys, so a restarted stream has another key.
         self._begun = 0
         # One for all: a packet that several peers take is cut in one way.
         on_paths = (endpoint.packet_cells_to(addresses[peer]) for peer in headers)

@@ -3,11 +3,11 @@
 An exchange inside a round comes back in the next one, with as many vectors between the same two
 clients. Its receiver makes room for many of them beforehand, and its grant holds a *book*: a
 secret, and the streams that are open. The token of each follows from the secret by a keyed hash, so
-that one tells nothing of the others, and opens its own stream alone. A sender with a ticket sends
+that one reveals nothing of the others, and opens its own stream alone. A sender with a ticket sends
 at once, without a notice; the vectors are followed by the grid that they are on and by the digest
 of their exchange, which a notice would have said.
 
-Both ends count tickets alone. Where they came to differ, as after a restart, the digest shows it or
+Both ends count tickets alone. Where their counts differ, as after a restart, the digest shows it or
 nothing arrives, and the receiver asks for a notice.
 """
 

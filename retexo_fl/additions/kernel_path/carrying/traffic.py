@@ -1,6 +1,6 @@
-"""What vectors that cross as datagrams come to in bytes, as sender and receiver both count them.
+"""How many bytes vectors take that cross as datagrams; sender and receiver count the same.
 
-Every packet once: what is sent again, and acknowledgements, stand in the endpoint's counters.
+Every packet counts once; the endpoint's counters have what is sent again, and acknowledgements.
 """
 
 from __future__ import annotations

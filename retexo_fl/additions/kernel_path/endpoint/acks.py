@@ -40,7 +40,7 @@ class Heard:
         token: Of the stream.
         terms: What else its header must have in common with the stream's; see :func:`ack_terms`.
         seq: The packet that it answers.
-        base: The packet that the first bit stands for.
+        base: The packet of the first bit.
         bits: uint64 [8].
     """
 

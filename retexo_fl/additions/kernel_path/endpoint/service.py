@@ -36,7 +36,7 @@ class DatagramService:
     Attributes:
         arena: What is expected; used with :attr:`calling`.
         outgoing: What is on its way; used with :attr:`calling`.
-        changes: Told of what callers may wait for.
+        changes: Notified of what callers may wait for.
     """
 
     def __init__(

@@ -42,8 +42,8 @@ USER_ACK: Final = 2
 
 #: Value of ``slots``: the vector is not for this receiver.
 SKIP: Final = 2**64 - 1
-#: Else its lower half is that cell. Above stands, in a stream of bytes, the form of the vector: how
-#: many bits its numbers are shifted by, and 128 more if they are signed.
+#: Else its lower half is that cell. The upper half is, in a stream of bytes, the form of the
+#: vector: by how many bits its numbers are shifted, and 128 more if they are signed.
 FORM_AT: Final = 32
 #: Value of ``regions["expected"]`` until every stream of the exchange is open.
 NOT_YET: Final = 2**64 - 1

@@ -67,7 +67,7 @@ class Ack:
 
     Attributes:
         header: That of the packet; its ``seq`` is the one that was answered.
-        base: The packet that the first bit stands for, a multiple of 512.
+        base: The packet of the first bit, a multiple of 512.
         bits: uint64 [8], the lowest bit of the first word first.
     """
 
@@ -94,7 +94,7 @@ def pack_packets(
         seqs: Which packets, int64 [n].
         out: uint8 [n, at least packet_bytes, a multiple of 8], contiguous. With exactly
             ``shape.packet_bytes`` it is one buffer for segmentation offload as long as a shorter
-            last packet of the stream stands last in ``seqs``.
+            last packet of the stream is last in ``seqs``.
         flags: ``ACK_WANTED`` or 0 for each, uint8 [n].
 
     Returns:

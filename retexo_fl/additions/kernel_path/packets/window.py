@@ -232,7 +232,7 @@ class SendWindow:
         self._num_acked += count
         self._timeouts, self._ping_due, self._timer_from_s = 0, False, now_s
         if first <= self._timed_packet < end and seen[self._timed_packet - first]:
-            # Told by a later packet's answer if its own was lost: that took longer.
+            # If its own answer was lost, that of a later packet says so: that took longer.
             if self._order[self._timed_packet] == newest:
                 self._round_trip.measured(now_s - self._timed_from_s)
             self._timed_packet = -1

@@ -39,7 +39,7 @@ _SOURCE_PORT: Final = slice(34, 36)
 _UDP_LENGTH: Final = slice(38, 40)
 _PAYLOAD: Final = 42
 _UDP_HEADER: Final = 8
-#: Where the token and the first packet of an ACK stand, in 64-bit words.
+#: Positions of the token and the first packet in an ACK, in 64-bit words.
 _TOKEN_WORD, _FIRST_WORD = 1, 5
 
 
@@ -59,7 +59,7 @@ class AfXdpReceiver(PacketTaker):
         tables: See above.
         event_fd: Readable while frames wait; :meth:`drain_events` takes them, in the one thread
             that uses the tables.
-        mode: As it came to be.
+        mode: The one that is used: ``native`` or ``generic``.
         max_cells: Longest packet that is taken, by the interface's MTU and the room of a frame.
 
     Raises:

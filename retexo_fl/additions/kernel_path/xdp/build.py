@@ -40,7 +40,7 @@ def build(source: Path, target: Path) -> None:
         subprocess.CalledProcessError: The compiler failed; its reason is on stderr.
         FileNotFoundError: It is not installed.
     """
-    # No path of this machine stands in the object: it is the same wherever it was built.
+    # The object holds no path of this machine: it is the same wherever it was built.
     headers = f"-I/usr/include/{platform.machine()}-linux-gnu"
     here = "-fdebug-compilation-dir=."
     command = (

@@ -34,7 +34,7 @@ class Capability(IntEnum):
     CAP_BPF = 39
 
 
-#: What loading and attaching takes; ``CAP_SYS_ADMIN`` stands for the first two.
+#: What loading and attaching needs; ``CAP_SYS_ADMIN`` includes the first two.
 NEEDED: Final = (Capability.CAP_BPF, Capability.CAP_PERFMON, Capability.CAP_NET_ADMIN)
 _IMPLIED_BY_ADMIN: Final = frozenset({Capability.CAP_BPF, Capability.CAP_PERFMON})
 

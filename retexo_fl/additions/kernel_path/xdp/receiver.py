@@ -30,7 +30,7 @@ class XdpReceiver:
     Attributes:
         tables: The program's own memory as arrays, not copies.
         event_fd: Becomes readable when an exchange is complete; see :meth:`drain_events`.
-        mode: ``native`` or ``generic``, as it came to be.
+        mode: The one that is used: ``native`` or ``generic``.
         atomic: Several processors may run the program at a time: in generic mode, and where the
             interface has more than one receive queue. The program then guards what it adds to.
         max_cells: Longest packet that is taken, by the interface's MTU.
@@ -81,7 +81,7 @@ class XdpReceiver:
         return self._loaded.counters()
 
     def drain_events(self) -> None:
-        """Take what makes :attr:`event_fd` readable; what happened stands in the regions."""
+        """Take what makes :attr:`event_fd` readable; the regions say what happened."""
         self._loaded.completions.consume()
 
     def close(self) -> None:

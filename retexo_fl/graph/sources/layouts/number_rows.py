@@ -21,7 +21,7 @@ _KINDS: Final = {"i": "whole numbers", "f": "numbers"}
 
 
 class Problems:
-    """What is wrong with several files, collected so that it is told together."""
+    """What is wrong with several files, collected so that one error says all."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

@@ -2,8 +2,8 @@
 
 A pickle is a program for a small stack machine. This reader has only the opcodes of protocols 0
 to 2 that build numbers, strings, tuples, lists and dictionaries, and the few names that arrays,
-CSR matrices and ``defaultdict(list)`` are pickled with. A name stands for a mark of ours, never
-for an object of its module: nothing is imported and nothing is called.
+CSR matrices and ``defaultdict(list)`` are pickled with. A name becomes a mark of ours, never
+an object of its module: nothing is imported and nothing is called.
 
 Source: the opcodes are documented in ``pickletools`` of Python's standard library.
 """

@@ -23,7 +23,7 @@ _MOST_DIMENSIONS: Final = 2
 
 
 class Global(enum.Enum):
-    """A name that a pickle may use; it stands for what is done, not for an object."""
+    """A name that a pickle may use: it says what this reader does, and is no object."""
 
     NEW_ARRAY = enum.auto()
     NDARRAY = enum.auto()
@@ -124,7 +124,7 @@ class PickledCsr(PickledObject):
 
 
 def reduced(function: Global, arguments: tuple[object, ...], fail: Fail) -> object:
-    """Return what a name and its arguments stand for."""
+    """Return what a name makes of its arguments."""
     value: object = None
     match function, arguments:
         case Global.NEW_ARRAY, (Global.NDARRAY, tuple(), _):

@@ -165,7 +165,7 @@ def _edges(name: str, content: bytes, num_nodes: int) -> np.ndarray:
     ):
         raise DatasetError(f"{name}: holds no neighbour lists; expected a list for each node")
     counts = [len(near) for near in graph.values()]
-    # One list may stand in many places, so what they hold together is counted first.
+    # One list may be in many places, so what they hold together is counted first.
     if sum(counts) > _MOST_ENTRIES:
         raise DatasetError(
             f"{name}: has {sum(counts)} neighbours; expected {_MOST_ENTRIES} at most"

@@ -8,7 +8,7 @@ all eight of a data set, ``x`` included, is the checksum that MLDatasets.jl give
 (``src/datasets/graphs``). ``y`` and ``ally`` can be rebuilt to the byte from labels alone; the
 tests do so.
 
-Tolokers: digest and size stand in several public audits of the files of this commit; one of them
+Tolokers: digest and size are in several public audits of the files of this commit; one of them
 also gives digests of the arrays, of which those of labels and training masks are known to agree.
 
 GitHub: ``ch12.jl`` of the pinned repository checks this digest; others pin it for the same archive

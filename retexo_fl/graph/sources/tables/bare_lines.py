@@ -106,7 +106,7 @@ class BareLines:
 class Triples:
     """N-Triples: statements whose object is a node, as edges; what they say is ``predicate``.
 
-    Keys of nodes are IRIs without their brackets, and blank nodes as they stand.
+    Keys of nodes are IRIs without their brackets, and blank nodes as they are written.
     """
 
     names = TRIPLE_COLUMNS

@@ -23,7 +23,7 @@ MOST_KEY_BYTES: Final = 1024
 MOST_TEXT: Final = 256
 #: A column of whole numbers with gaps is often written with a point: ``3.0``.
 _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
-#: Stands for a cell that has been reported.
+#: Code of a cell that has been reported.
 _REPORTED: Final = -2
 _BOOLEANS: Final = {
     word: digit

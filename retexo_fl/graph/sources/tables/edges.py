@@ -248,7 +248,7 @@ def checked_ends(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules) -> EdgeTa
 
 
 def key_rows(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return where keys stand.
+    """Return where keys are among others.
 
     Args:
         keys: [n] bytes, unique; n is at least 1.
@@ -267,7 +267,7 @@ def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, i
     """Check that no code is there twice.
 
     Args:
-        table: Whose rows the codes stand for.
+        table: Whose rows have the codes.
         codes: [e] integers.
         sentence: What is wrong, from the row that comes first and the one that repeats it.
 

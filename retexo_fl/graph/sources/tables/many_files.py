@@ -15,7 +15,7 @@ _ENDING: Final = ".parquet"
 
 
 def files_of(path: Path) -> list[Path] | None:
-    """Return the files that a pattern or a folder of Parquet files stands for, in order of names.
+    """Return the files of a pattern or a folder of Parquet files, in order of names.
 
     None for anything else, such as a file with a ``*`` in its name.
 

@@ -125,7 +125,7 @@ class NodeColumns:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return words that stand with commas between them."""
+    """Return the words of a text with commas between them."""
     return frozenset(filter(None, (word.strip() for word in text.split(","))))
 
 

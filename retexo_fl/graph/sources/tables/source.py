@@ -43,9 +43,9 @@ USES_OF_NODES: Final = frozenset((SPLIT_COLUMN, *chain.from_iterable(MASK_COLUMN
 _NUMBER: Final = r"(0|[1-9][0-9]{0,3})"
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN = 60
-#: Problems of one table that are told in full; the others are counted.
+#: Problems of one table that are listed in full; the others are counted.
 MOST_PROBLEMS: Final = 20
-#: Rows of one problem that are told in full; if more have it, one line counts them.
+#: Rows of one problem that are listed in full; if more have it, one line counts them.
 _MOST_ALIKE: Final = 3
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -76,7 +76,7 @@ class Complaints:
     """Problems of one table, collected so that its owner learns of all of them at once."""
 
     def __init__(self, path: object, place: Callable[[int], str]) -> None:
-        """Collect problems of the table at ``path``, whose rows stand at ``place``."""
+        """Collect problems of the table at ``path``; ``place`` says where a row is."""
         self._path = path
         self._place = place
         self._found: list[tuple[int, str]] = []
@@ -112,7 +112,7 @@ class Complaints:
         self._count += len(rows)
 
     def are_gaps(self, columns: Sequence[str]) -> bool:
-        """Return whether one that is told is an empty cell of some columns."""
+        """Return whether one that is listed is an empty cell of some columns."""
         beginnings = tuple(f"{name}: got ''" for name in columns)
         return any(problem.startswith(beginnings) for _, problem in self._found)
 

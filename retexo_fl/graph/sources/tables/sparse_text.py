@@ -18,7 +18,7 @@ _EXPECTED: Final = "items INDEX:VALUE with spaces between them, such as 3:1 17:0
 
 
 def sparse_rows(column: Column, *, num_features: int) -> csr_array:
-    """Read a column of sparse rows; items may stand in any order, an empty cell is a row of zeros.
+    """Read a column of sparse rows; items may come in any order, an empty cell is a row of zeros.
 
     Args:
         column: Text, None for an empty cell.

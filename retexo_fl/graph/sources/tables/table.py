@@ -67,7 +67,7 @@ class NodeTable(Table):
         labels: [n] int64 classes, [n, L] int8 labels or [n] float64 numbers.
         split: Masks of labelled nodes, or None where the file has no column ``split``.
         attributes: The text columns that were asked for, each [n], dtype ``U``.
-        recipe: What made features and labels of the columns; None where they are as they stand.
+        recipe: What made features and labels of the columns; None where they are as in the file.
         masks: Of columns ``train_mask``, ..., where the file has no column ``split``.
         is_labelled: Whether the file has labels.
         columns: Of numbers that are the features, where these are so many columns; with types of
@@ -85,7 +85,7 @@ class NodeTable(Table):
     columns: tuple[str, ...] = ()
 
     def taken(self, rows: np.ndarray) -> NodeTable:
-        """Return some rows ([r] numbers), which stand where they stood."""
+        """Return some rows ([r] numbers), with their places in the file."""
         split = self.split
         if split is not None:
             split = Split(**_taken(split.named(), rows))
@@ -134,7 +134,7 @@ class EdgeTable(Table):
     relation: int = 0
 
     def taken(self, rows: np.ndarray) -> Self:
-        """Return some rows ([r] numbers), which stand where they stood."""
+        """Return some rows ([r] numbers), with their places in the file."""
         source, target = self.types
         return replace(
             self,
@@ -175,7 +175,7 @@ class BoundaryTable(Table):
     relation: int = 0
 
     def taken(self, rows: np.ndarray) -> Self:
-        """Return some rows ([r] numbers), which stand where they stood."""
+        """Return some rows ([r] numbers), with their places in the file."""
         own, foreign = self.types
         return replace(
             self,

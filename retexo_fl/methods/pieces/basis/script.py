@@ -253,7 +253,7 @@ class _Asking:
         return ChosenRows.of(*choice_errors(sums, shape))
 
     def classes(self, basis: np.ndarray, shape: ModelShape, epsilon: float) -> Round[RowClasses]:
-        """Return what is told of nodes in place of their first rows.
+        """Return the classes that clients send in place of nodes' first rows.
 
         Args:
             basis: As it travels.

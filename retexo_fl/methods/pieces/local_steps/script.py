@@ -92,7 +92,7 @@ class CorrectedStage(StageTraining):
         return (yield from super().train(weights))
 
     def state(self) -> StageState:
-        """Return where the stage stands."""
+        """Return the stage's state."""
         return replace(super().state(), controls=self._controls.held)
 
     def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
