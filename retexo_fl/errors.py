@@ -151,7 +151,7 @@ class Interrupted(RetexoError):
 
 
 class SecureAggregationRefused(RetexoError):
-    """A client would tell more than a sum over enough clients, or a key cannot be believed."""
+    """A client would reveal more than a sum over enough clients, or a key cannot be believed."""
 
 
 class MaskingKeysLost(SecureAggregationRefused):

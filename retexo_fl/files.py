@@ -33,7 +33,7 @@ def write_whole(
         Bytes written.
 
     Raises:
-        OSError: It could not be written; what stood at ``path`` still does, and nothing else.
+        OSError: It could not be written; what was at ``path`` is still there, and nothing else.
     """
     # It is no link to another place: nobody foresees the name, and it must be new.
     beside = path.with_name(f"{path.name}.{os.getpid()}{secrets.randbelow(10**9):09}.part")

@@ -1,7 +1,7 @@
 """What a Prometheus server reads of an agent: the facts of its status, as figures without names.
 
 No label has a client, a job, a key or an address: they are closed sets of words. What the status
-does not tell, where sums are masked, is not here either.
+does not show, where sums are masked, is not here either.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class RequestTimes:
         messages_s: Seconds in which a request of a message was under way, or several.
         requests: Their number, without the handshakes of their connections.
         connections: Connections opened for them.
-        polls: Requests that stood alone, and
-        polls_s: their seconds.
+        polls: Requests of no message.
+        polls_s: Seconds of these.
     """
 
     messages_s: float = 0.0

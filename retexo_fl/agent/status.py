@@ -83,9 +83,9 @@ def peer_facts(
 
 
 def without_bytes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts that tell of no bytes: whoever reaches the socket reads them.
+    """Return facts without numbers of bytes: whoever reaches the socket reads them.
 
-    That is code of the server's, too, and where sums are masked bytes tell of rows. Their owner has
+    That is code of the server's, too, and where sums are masked bytes reveal rows. Their owner has
     them in the state folder, by job.
     """
     peers = [{**_without_bytes(peer), "layers": []} for peer in facts["peers"]]

@@ -40,7 +40,7 @@ class Training:
         run_path: Its run directory.
         asked: What the user asked for, by which the rest is fitted to the graph.
         tell: Is handed sentences for the user, one at a time.
-        quiet: Tell nothing but of devices, and show no progress.
+        quiet: Say nothing except about devices, and show no progress.
         force: Train even if memory is not enough.
         ray_address: Of a Ray cluster that is there; empty for one of the run's own.
     """
@@ -292,7 +292,7 @@ def result_of(run_path: Path) -> Result:
 
 
 def say(sentence: str) -> None:
-    """Tell a user of Python something: one line on standard error, as the command has it."""
+    """Print a line for a user of Python on standard error, as the command does."""
     from retexo_fl.outlet import Outlet
 
     Outlet().write(f"retexo: {sentence}\n")

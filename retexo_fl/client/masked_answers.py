@@ -6,8 +6,8 @@ the others are checked, in 64. Sums become multiples of their unit in 64 bits, s
 multiples of 2**-28; sums of products are multiples of a step that the request names
 (:class:`.SharedStep`).
 
-A refusal would tell of one client's data, so no number is refused: what is not finite, not whole or
-too large is cut, and how much was is one of the numbers that are added up.
+A refusal would reveal something of one client's data, so no number is refused: what is not finite,
+not whole or too large is cut, and how much was cut is one of the numbers that are added up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from retexo_fl.updates.masked import MaskedUpdates
 #: One of sums of features.
 _FINE_UNIT: Final = 2.0**-28
 #: What no count adds up to more than, over all clients, and the ring of such sums: the same in each
-#: run, since how many bits they have would tell how many nodes there are.
+#: run, since how many bits they have would reveal how many nodes there are.
 MOST_COUNT: Final = 2**31 - 1
 COUNTER: Final = Ring.of_sums(MOST_COUNT, 1)
 #: Values that all clients together may have cut: more than there are.

@@ -271,7 +271,7 @@ class ClientMasks:
         return uses & self.signer.brings()
 
     def agreed(self) -> bytes | None:
-        """Return what the owners agreed on, which all clients tell; None in a simulation.
+        """Return what the owners agreed on, which all clients send; None in a simulation.
 
         Raises:
             AgreementError: As :meth:`KeySigner.agreement`.
@@ -320,7 +320,7 @@ class ClientMasks:
 
         Raises:
             MaskingKeysLost: As :meth:`uses`.
-            SecureAggregationRefused: Its sum would tell the server more than it may.
+            SecureAggregationRefused: Its sum would reveal more to the server than it may.
         """
         form = form_of(request, facts)
         steps: bytes = getattr(request, "steps", None) or b""

@@ -102,7 +102,7 @@ class NoMasks:
     def told(
         self, attempt: int, counts: CountsAnswer, labels: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Return the fields of a hello that tell of a client's part: all counts and labels."""
+        """Return the fields of a hello about a client's part: all counts and labels."""
         del attempt
         return {**asdict(counts), **labels()}
 
@@ -393,7 +393,7 @@ class MaskedSealing(Sealing):
     # ---- exchanges ------------------------------------------------------------------------------
 
     def rows(self, ticket: Ticket, rows: Vectors) -> Vectors:
-        """Return rows that every codec takes: a refusal would tell whose are not."""
+        """Return rows that every codec takes: a refusal would reveal whose are not."""
         fitting, cut = rows_that_fit(rows, _MOST_ROW)
         if cut:
             self._moved.add(ticket, PeerTraffic(), cut=cut)

@@ -173,7 +173,7 @@ def _check_second_rows(values: Mapping[str, Any]) -> None:
 
 
 def _check_row_dp(values: Mapping[str, Any]) -> None:
-    """Refuse first rows of noised classes where others tell more, or there are no classes."""
+    """Refuse first rows of noised classes where other rows reveal more, or there are no classes."""
     if not values["row-dp"]:
         return
     for key, expected, why in (

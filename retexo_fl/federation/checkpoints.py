@@ -145,7 +145,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write a file beside ``path`` and put it in its place.
 
     Raises:
-        CheckpointError: It could not be written; what stood at ``path`` still does.
+        CheckpointError: It could not be written; what was at ``path`` is still there.
     """
     try:
         write_whole(path, [content], durable=True)
@@ -219,7 +219,7 @@ class LedgerFile:
         """Write a piece and wait until it is on the disk.
 
         Raises:
-            CheckpointError: The disk is full, or failed; what stood before the piece still does.
+            CheckpointError: The disk is full, or failed; what was before the piece is still there.
         """
         path = self._path(piece.number)
         if piece.begin == 0:

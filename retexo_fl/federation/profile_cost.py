@@ -30,7 +30,7 @@ def with_costs(
 ) -> ChosenProfile:
     """Return a profile with what it costs, where it is another than lean and nobody has counted.
 
-    Rows count as dense: how many of their values are zero, clients do not tell.
+    Rows count as dense: clients do not say how many of their values are zero.
 
     Args:
         profile: As it was chosen.

@@ -318,7 +318,7 @@ class Connection:
         self._note("connected")
 
     def close(self) -> None:
-        """Tell the SuperLink that this node goes, once, and end the connection."""
+        """Say goodbye to the SuperLink, once, and end the connection."""
         self._ended.set()
         if self._node is not None:
             node_id = self._node.node_id
@@ -363,7 +363,7 @@ class Connection:
             return None
 
     def fetch(self, incoming: Incoming, most_bytes: int) -> Message:
-        """Return a message with its content, and tell the SuperLink that it is here.
+        """Return a message with its content, and confirm to the SuperLink that it is here.
 
         Raises:
             AnswerTooLong: It is longer than ``most_bytes``, or would be.
@@ -547,7 +547,7 @@ class Connection:
             raise Stopped
 
     def _note(self, state: str, reason: str = "") -> None:
-        """Tell the log of a change."""
+        """Note the state, and log a change."""
         with self._noting:
             before, since = self._state, self._since
             self._reason = reason

@@ -32,7 +32,7 @@ _FLOOR: Final = 1e-4
 
 
 def members_from_products(watch: Watch, classes: int, *, seed: int) -> Finding | None:
-    """Tell train nodes from others, whose rows and labels are known, by sums of products.
+    """Find train nodes among candidates, whose rows and labels are known, by sums of products.
 
     Returns:
         What is reached; None without a client that has both.

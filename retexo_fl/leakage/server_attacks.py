@@ -300,7 +300,7 @@ def _class_sums(sums: np.ndarray, width: int, classes: int, *, counted: bool) ->
         sums: (S,) of products.
         width: D.
         classes: C.
-        counted: They tell how many; else the lengths of sums take the place of that.
+        counted: They say how many; else the lengths of sums replace that.
     """
     rows = width + counted
     begin = rows * (rows + 1) // 2

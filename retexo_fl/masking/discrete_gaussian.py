@@ -1,8 +1,8 @@
 """Whole numbers of the discrete Gaussian distribution, exactly, from a key stream.
 
-Rounded normal numbers would not do: their values in floating point tell what they were added to
+Rounded normal numbers would not do: their values in floating point reveal what they were added to
 (Mironov, CCS 2012). A draw compares uniform numbers of 64 bits with a probability in float64; where
-that is too close to tell, both are computed to 90 digits.
+that is too close to decide, both are computed to 90 digits.
 
 Source: Canonne, Kamath and Steinke (NeurIPS 2020), algorithms 1 to 3.
 """
@@ -43,7 +43,7 @@ def discrete_gaussian(size: int, variance: int, seed: bytes) -> np.ndarray:
     Args:
         size: How many.
         variance: From 1 to :data:`MOST_VARIANCE`.
-        seed: They follow from it; whoever knows it not, cannot tell them from random ones.
+        seed: They follow from it; to whoever does not know it they look random.
     """
     assert 1 <= variance <= MOST_VARIANCE
     words, found = _Words(seed), np.empty(size, np.int64)

@@ -169,7 +169,7 @@ class RoundClosed(Moved):
     That is so when the next round ends, whose answers validate the weights that it was sent; after
     the last round of a stage a question of its own does. ``bytes_payload``, ``seconds`` and
     ``waited_s`` are as of then: between the lines of rounds r - 1 and r lies round r + 1. What the
-    round's own answers tell (``loss``, ``absent``, ``summed``, ``cut``) is of the round itself.
+    round's own answers say (``loss``, ``absent``, ``summed``, ``cut``) is of the round itself.
 
     Attributes:
         stage: Stage index.

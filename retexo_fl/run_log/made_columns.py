@@ -1,4 +1,4 @@
-"""What stood for the features of nodes without any, and what it took."""
+"""What took the place of the features of nodes without any, and its cost."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class Result:
         profile: The profile of the run; None where its keys were given without any.
         types: Of nodes, where they have types; else empty, as ``relations``.
         relations: Between types.
-        columns: What stood for features where nodes have none, and what it took; else None.
+        columns: What took the place of features where nodes have none, and its cost; else None.
         basis_rows: Of which rows its basis is, where validation nodes chose.
         floor: What was kept at the end, likewise.
         test_accuracy: Of the selected model on all test nodes; None without any.

@@ -32,7 +32,7 @@ from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageMode
 from retexo_fl.updates.grid import BLOCK
 
 #: By how much more of its train than of its validation nodes a stage has right that has fitted
-#: labels which own rows then tell.
+#: labels which own rows then predict.
 _LEAST_GAP: Final = 0.1
 #: The same of one that fits noise in all of its columns, or teaches it to types.
 _LEAST_GAP_OF_NOISE: Final = 0.05

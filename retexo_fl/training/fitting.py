@@ -1,7 +1,7 @@
 """The keys of a run that follow from its graph, once all clients' parts have been counted.
 
-Where all parts are on one machine, it counts them; of a deployment clients tell. Both settle the
-same keys from the same counts.
+Where all parts are on one machine, it counts them; in a deployment clients report them. Both
+settle the same keys from the same counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the server and peers can read, as far as sizes and keys alone tell it; no attack is played.
+"""What the server and peers can read, as far as sizes and keys alone say it; no attack is played.
 
 The one place that decides of what `retexo plan`, a run and an audit warn.
 """

@@ -1,4 +1,4 @@
-"""Training of one layer to tell edges from pairs without one, on one client.
+"""Training of one layer to distinguish edges from pairs without one, on one client.
 
 A stage trains the layer whose input rows (its sums over neighbours) crossed before it: so both
 ends of an edge between clients have what the layer reads of either node, and the loss of every

@@ -72,7 +72,7 @@ def _exchange_bytes(config: RunConfig, shape: ModelShape, counts: PlanCounts, st
     kind, width, bits = config.boundary_plan, shape.exchange_width(stage), config.row_bits
     plain = None
     if not stage and not shape.coordinates_cross:
-        # First: who has looked at the features can tell how many vectors there are.
+        # First: whoever has looked at the features knows how many vectors there are.
         plain = counts.feature_bytes(kind)
         if shape.basis_of_sums or bits == 32:
             return plain

@@ -358,7 +358,7 @@ class MaskedSize:
 
     Attributes:
         cohorts: Clients that are added up together.
-        later: Numbers of vectors that they tell beside those of the first exchange.
+        later: Numbers of vectors that they send beside those of the first exchange.
         terms: How many clients have train nodes that count.
         together: All take part in every round.
         counts_train: Rounds count right train nodes.
@@ -370,7 +370,7 @@ class MaskedSize:
         label_numbers: Of 64 bits, that a loss needs of all labels.
         metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
         report: The same of the report of the test.
-        cached: Numbers of 64 bits that tell at the test what was read by caches.
+        cached: Numbers of 64 bits that say at the test what was read by caches.
         moved: Numbers of 64 bits that say what was moved: for an exchange; where vectors cross in
             rounds, inside a round and inside an evaluation, too.
     """

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-#: Bytes that were hashed, what was: the part of them, and what stood before; the digest.
+#: Bytes that were hashed; which part of them (address, length, dtype, ``before``); the digest.
 _Hashed: TypeAlias = tuple[bytes, tuple[int, int, str, bytes], bytes]
 #: The last four: in a round the weights before it, and its own; clients that train and those that
 #: only evaluate are asked in turn.

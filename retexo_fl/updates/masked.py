@@ -157,7 +157,7 @@ class MaskedUpdates(PlainUpdates):
     ) -> np.ndarray:
         """Return the (P + blocks + 1,) int64 numbers of a client's update.
 
-        A value that is not finite is cut to 0: a refusal would tell whose it is.
+        A value that is not finite is cut to 0: a refusal would reveal whose it is.
 
         Raises:
             RemoteProtocolError: Steps are of another number of values.
@@ -220,9 +220,9 @@ class NoisedUpdates(PlainUpdates):
     They are (P,) numbers, then how many values were cut: 0. Decoding takes sums of such arrays.
 
     One step for all values, which follows from what a contribution may be and not from what updates
-    were: sizes of updates would tell of train nodes what no noise hides. It is so fine that
+    were: sizes of updates would reveal of train nodes what no noise hides. It is so fine that
     rounding adds little to what one contribution can change. Nothing is cut, since how much was
-    would tell, too: numbers wrap around, in as many bits as their sums need.
+    would reveal it, too: numbers wrap around, in as many bits as their sums need.
 
     Args:
         clip: Norm of one contribution at most.

@@ -24,7 +24,7 @@ class ServiceDirectory(Protocol):
     """Publishes the channel that this machine listens at, and finds that of another."""
 
     async def publish(self, channel: int, adapter: str = ANY_ADAPTER) -> Publication:
-        """Tell devices that ask at ``adapter`` (its address) which RFCOMM channel takes streams.
+        """Publish which RFCOMM channel takes streams, at ``adapter`` (its address).
 
         Whoever calls this listens at the channel.
 

@@ -192,7 +192,7 @@ NUM_SIZES: Final = len(fields(GraphSizes))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountsRequest(Request["CountsAnswer"]):
-    """Count nodes and vectors, which hello does not tell where sums are masked.
+    """Count nodes and vectors, which hello leaves out where sums are masked.
 
     Attributes:
         ticket: Names job and attempt.
@@ -228,7 +228,7 @@ class CountsAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelsRequest(Request["LabelsAnswer"]):
-    """Count the nodes of each class by use, which hello does not tell where sums are masked."""
+    """Count the nodes of each class by use, which hello leaves out where sums are masked."""
 
     ticket: Ticket = field(metadata=FLAT)
 

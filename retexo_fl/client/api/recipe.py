@@ -14,7 +14,7 @@ from retexo_fl.client.schema import FLAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRequest(Request["SummaryAnswer"]):
-    """Tell what a feature recipe needs to know of the client's nodes, if its owner shares that.
+    """Ask what a feature recipe needs of the client's nodes, if its owner shares that.
 
     Attributes:
         ticket: Names job and attempt.
@@ -36,7 +36,7 @@ class SummaryAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsRequest(Request["ColumnsAnswer"]):
-    """Tell what columns the client's nodes have, without a number: where sums are masked."""
+    """Ask what columns the client's nodes have, without a number: where sums are masked."""
 
     ticket: Ticket = field(metadata=FLAT)
 

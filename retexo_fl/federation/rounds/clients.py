@@ -74,12 +74,12 @@ class Clients:
 
     @property
     def classes(self) -> int:
-        """How many classes, labels or numbers there are: all hellos tell the same."""
+        """How many classes, labels or numbers there are: all hellos agree."""
         return next(iter(self.hellos.values())).classes
 
     @property
     def relations(self) -> Relations | None:
-        """Types of nodes and relations, if there are any: all hellos tell the same."""
+        """Types of nodes and relations, if there are any: all hellos agree."""
         return relations_of(next(iter(self.hellos.values())).relations)
 
     @property
@@ -129,7 +129,7 @@ class Clients:
         """Enter what whole cohorts exchanged inside a round for their answers.
 
         Raises:
-            RemoteProtocolError: They tell no such sum.
+            RemoteProtocolError: They have no such sum.
         """
 
     def count_round(self, ticket: Ticket, who: Who, traffic: PeerTraffic, *, purpose: str) -> None:

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def renew_keys(masking: MaskedSums, ticket: Ticket, counted: frozenset[int] | None) -> Round[None]:
-    """Ask the clients that lack keys for their new ones, and tell these to their cohorts.
+    """Ask the clients that lack keys for their new ones, and send these to their cohorts.
 
     Raises:
         RemoteProtocolError: What a client sends is no key, or it believes other keys.
@@ -62,7 +62,7 @@ def tell_keys(
     *,
     counted: frozenset[int] | None = None,
 ) -> Round[None]:
-    """Tell cohorts the keys of their members; who believes them, has keys.
+    """Send cohorts the keys of their members; who believes them, has keys.
 
     Raises:
         RemoteProtocolError: A client believes other keys.

@@ -126,7 +126,7 @@ def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
 def hand_out_keys(
     ticket: Ticket, keyed: Mapping[int, Keyed], agreement: Agreement
 ) -> Round[MaskedSums]:
-    """Tell every client the keys of its cohort; return how sums are masked from then on.
+    """Send every client the keys of its cohort; return how sums are masked from then on.
 
     Of a cohort that lacks a client nobody is asked for sums in this attempt.
 

@@ -201,7 +201,7 @@ class StageTraining:
             self._note_sum(answered, measured)
         if measured:
             self._steps = self._codec.steps(self._largest(np.stack(measured)), self._steps)
-        # Of train nodes clients tell nothing without noise.
+        # Clients reveal nothing of train nodes without noise.
         self.round, self.loss = number, None if self._config.update_dp else loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score

@@ -13,7 +13,7 @@ from retexo_fl.ledger import PeerTraffic
 
 
 def accounted(asking: Round[T], clients: Clients) -> Round[T]:
-    """Return a round whose answers tell what was moved for them; masked ones, of whole cohorts."""
+    """Return a round whose answers have what was moved for them; masked ones, of whole cohorts."""
 
     def handle(ask: Ask) -> Round[Answers]:
         answers = yield ask

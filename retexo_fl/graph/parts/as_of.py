@@ -92,7 +92,7 @@ def _edges(
     order: np.ndarray,
     slots: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return offsets and columns of the joined part, and where each of its edges stood.
+    """Return offsets and columns of the joined part, and where each of its edges was.
 
     Args:
         parts: At each point.

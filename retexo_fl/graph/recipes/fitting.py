@@ -37,7 +37,7 @@ _UNKNOWN_WORDS: Final = frozenset(
         *("desconhecido", "onbekend", "ukjent", "okänd", "ukendt", "nieznany", "neznámé"),
     )
 )
-#: Categories of fewer nodes are merged: too few of them meet in training to tell anything.
+#: Categories of fewer nodes are merged: training sees too few of them to learn anything.
 RARE: Final = 10
 
 

@@ -54,7 +54,7 @@ class TypedNodes:
         labels: As :class:`.EdgeListGraph` takes them; None for none.
         masks: Of these nodes.
         attributes: By name [n] text or whole numbers, which the graph may be cut by.
-        rows: [n] where they stood among all; None for behind those of the type before.
+        rows: [n] where they were among all; None for behind those of the type before.
     """
 
     name: str
@@ -210,7 +210,7 @@ def _in_order_of_model(
 
 
 def _as_they_stood(given: EdgeListGraph, rows: np.ndarray) -> EdgeListGraph:
-    """Return a graph with its nodes in the order in which they stood, which ``rows`` say."""
+    """Return a graph with its nodes in their former order, which ``rows`` say."""
     order = np.argsort(rows)
     masks = given.split
     if isinstance(masks, Masks):
