@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -65,6 +65,19 @@ def with_folders(apps: BundleApps, **folders: Path) -> BundleApps:
     given = ", ".join(f"{name}={str(folder)!r}" for name, folder in folders.items())
     source = f"from retexo_fl.federation import make_client_app\napp = make_client_app({given})\n"
     return replace(apps, client=source)
+
+
+def finding_modules(apps: BundleApps, places: Sequence[str]) -> BundleApps:
+    """Return components that also find modules at some places, after all others.
+
+    Behind what is installed: a user's ``queue.py`` is then not imported in place of Python's own.
+
+    Args:
+        apps: Of a run.
+        places: Absolute folders. Where one does not exist, as on another machine, nothing is found.
+    """
+    found = f"import sys; sys.path += [p for p in {[*places]!r} if p not in sys.path]\n"
+    return BundleApps(server=found + apps.server, client=found + apps.client)
 
 
 def training_apps(

@@ -28,7 +28,12 @@ from retexo_fl.device_names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed
 from retexo_fl.proxies import unusable_variables
 from retexo_fl.simulation import flower_daemon
-from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, write_bundle
+from retexo_fl.simulation.flower_bundle import (
+    BundleApps,
+    Scalar,
+    finding_modules,
+    write_bundle,
+)
 from retexo_fl.simulation.flower_processes import FLOWER_SETTINGS, end_recorded, how
 
 logger = logging.getLogger(__name__)
@@ -62,8 +67,9 @@ def run_flower_simulation(
     """Run the components in Flower's simulation and return when the run completed.
 
     All of Flower's processes inherit the current directory, so relative paths in the run
-    configuration mean what they mean here. When the function returns or raises, none of them is
-    left, and neither is their directory; the same holds some seconds after this process is killed.
+    configuration mean what they mean here. The components also find modules where this process
+    does. When the function returns or raises, no process is left, and neither is their directory;
+    the same holds some seconds after this process is killed.
 
     Args:
         run_config: Flat kebab-case keys, as the components find them in ``context.run_config``.
@@ -92,7 +98,11 @@ def run_flower_simulation(
             directory=str(directory),
             superlink=superlink,
             flwr=flwr,
-            bundle=str(write_bundle(directory, run_config, apps=apps)),
+            bundle=str(
+                write_bundle(
+                    directory, run_config, apps=finding_modules(apps or BundleApps(), _own_places())
+                )
+            ),
             federation_config=_federation_config(num_clients, ray_address),
             start_timeout_s=start_timeout_s,
         )
@@ -181,6 +191,16 @@ def _python_path(wanted: str) -> str:
     root = str(Path(__file__).resolve().parents[2])
     installed = root in {str(Path(place).resolve()) for place in site.getsitepackages()}
     return os.pathsep.join(filter(None, (wanted, "" if installed else root)))
+
+
+def _own_places() -> list[str]:
+    """Return where this process finds modules that are not installed, such as its directory."""
+    installed = (
+        *(sysconfig.get_path("stdlib"), sysconfig.get_path("scripts")),
+        *site.getsitepackages(),
+    )
+    found = dict.fromkeys(str(Path(place).absolute()) for place in sys.path)
+    return [place for place in found if Path(place).is_dir() and not place.startswith(installed)]
 
 
 def _supervise(

@@ -6,7 +6,6 @@ One run of the engine shows it whole; what a process of its own shows as well ne
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -108,13 +107,12 @@ def test_a_failure_is_told_by_name_of_a_run_that_has_replaced_another(
 ) -> None:
     """And goes on in this process, whichever it was trained in, once its plug-in is mended."""
     (tmp_path / "ending.py").write_text(PLUGIN)
-    places = (str(tmp_path), os.environ.get("PYTHONPATH", ""))
     retexo.done("run", *KEYS, "--out", tmp_path / "run")
     failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--overwrite")
     told = subprocess.run(
         [*PROGRAM, "run", *FOUR_ROUNDS, *failing, "--out", "run"],
         cwd=tmp_path,
-        env=environment() | {"PYTHONPATH": os.pathsep.join(filter(None, places))},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=500,

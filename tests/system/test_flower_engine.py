@@ -28,6 +28,7 @@ TOKEN = "RETEXO_TEST_TOKEN"  # noqa: S105 - the name of a marker in the environm
 
 SERVER = """
 import json, os, signal, time
+from importlib.util import find_spec
 from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
@@ -50,6 +51,7 @@ def main(grid, context):
     import ray
     answer = {
         "partitions": sorted(m.content["hello"]["partition"] for m in replies),
+        "finds": [bool(find_spec("lies_here")), *(m.content["hello"]["finds"] for m in replies)],
         "cwd": os.getcwd(),
         "home": os.environ["FLWR_HOME"],
         "ray": [node["NodeManagerAddress"] for node in ray.nodes()],
@@ -62,6 +64,7 @@ def main(grid, context):
 """
 
 CLIENT = """
+from importlib.util import find_spec
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -69,7 +72,10 @@ app = ClientApp()
 
 @app.query("hello")
 def hello(message, context):
-    record = ConfigRecord({"partition": int(context.node_config["partition-id"])})
+    record = ConfigRecord({
+        "partition": int(context.node_config["partition-id"]),
+        "finds": find_spec("lies_here") is not None,
+    })
     return Message(RecordDict({"hello": record}), reply_to=message)
 """
 
@@ -286,6 +292,8 @@ def test_flower_engine_runs_in_any_directory_without_a_network_and_leaves_nothin
         "HTTP_PROXY": "http://203.0.113.1:9",
         "PYTHONPATH": str(tmp_path / "elsewhere"),
     }
+    # A user's module, such as a layer: in the current directory of the command.
+    (tmp_path / "lies_here.py").touch()
     out = tmp_path / "out.json"
     wrap = (*unshare, "sh", "-c", loopback, "sh")
     with _alone(out, "ok", clients=3, wrap=wrap, cwd=tmp_path, env=others) as caller:
@@ -302,10 +310,11 @@ def test_flower_engine_runs_in_any_directory_without_a_network_and_leaves_nothin
     assert caller.returncode == 0
     answer = json.loads(out.read_text())
     assert answer["partitions"] == [0, 1, 2]
+    assert answer["finds"] == [True] * 4
     assert Path(answer["cwd"]) == tmp_path
     assert answer["ray"] == ["127.0.0.1"]
     # That of others is where it begins, until the engine has made its own.
     assert watcher.homes - {Path(others["FLWR_HOME"])} == {Path(answer["home"])}
     watcher.homes = {Path(answer["home"])}
-    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "out.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "lies_here.py", "out.json"}
     watcher.assert_nothing_left(at_least=8)

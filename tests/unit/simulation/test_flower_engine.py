@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.simulation import flower_engine
+from retexo_fl.simulation.flower_bundle import BundleApps, finding_modules
 from retexo_fl.simulation.flower_engine import run_flower_simulation
 
 
@@ -68,6 +70,26 @@ def test_a_cluster_that_is_there_keeps_what_is_its_own(
     assert environment["FLWR_HOME"] == str(tmp_path / "home")
     # Its nodes are reached at their own addresses; a folder of the run's would hide them.
     assert not {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_TMPDIR"} & environment.keys()
+
+
+def test_modules_are_found_where_this_process_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind all others, so that no file of a user replaces one of Python or of Flower."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "script").mkdir()
+    for name in ("here/own_layer.py", "here/queue.py", "script/beside_it.py"):
+        (tmp_path / name).write_text("raise ImportError" if "queue" in name else "")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "script"), *sys.path, "", "/nowhere"])
+    places = flower_engine._own_places()
+    assert {str(tmp_path / "script"), str(tmp_path / "here")} <= {*places}
+    assert not [place for place in places if "site-packages" in place or place == "/nowhere"]
+    apps = finding_modules(BundleApps(), places)
+    monkeypatch.chdir("/")
+    for source in (apps.server, apps.client):
+        code = f"{source}import queue, own_layer, beside_it; queue.Queue; app"
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_run_flower_simulation_without_ray_names_the_extra(
