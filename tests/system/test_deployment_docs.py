@@ -39,7 +39,12 @@ SIGNS = (
     ("> superlink.log 2>&1 &", "superlink.log", "Uvicorn running on"),
     ("> supernode.log 2>&1 &", "supernode.log", "SuperNode ID:"),
     ("--now retexo-superlink", "/var/log/retexo-superlink.service.log", "Uvicorn running on"),
-    ("--now retexo-agent", "/var/log/retexo-supernode.service.log", "SuperNode ID:"),
+    (
+        "--now retexo-agent retexo-supernode",
+        "/var/log/retexo-supernode.service.log",
+        "SuperNode ID:",
+    ),
+    ("--now retexo-agent\n", "/var/log/retexo-agent.service.log", "superlink connected="),
     ("install.sh --files", "/var/log/retexo-supernode.service.log", "SuperNode ID:"),
 )
 
@@ -51,28 +56,33 @@ class Block:
     Attributes:
         where: ``server``, ``workstation`` or ``Pi``: the last that the text before it names in
             bold.
-        commands: As they stand on the page, without root's prompt.
+        commands: As they are on the page, without root's prompt.
+        supernode: Whether it is for workstations ``with a SuperNode``, or ``without``; None for
+            all.
     """
 
     where: str
     commands: str
+    supernode: bool | None = None
 
 
 def blocks_of(page: Path) -> list[Block]:
     found = []
-    where = ""
+    where, supernode = "", None
     for match in re.finditer(
-        r"\*\*(server|workstation|Pi)\*\*|^```(\w*)\n(.*?)^```$",
+        r"\*\*(server|workstation|Pi)(?: (with|without) a SuperNode)?\*\*|^```(\w*)\n(.*?)^```$",
         page.read_text(encoding="utf-8"),
         re.M | re.S,
     ):
+        commands = match[4]
         if match[1]:
-            where = match[1]
-        elif match[2] == "sh":
-            found.append(Block(where=where, commands=match[3]))
-        elif match[2] == "console":
-            assert re.match(r"[#$] ", match[3]), match[3]
-            found.append(Block(where=where, commands=re.sub(r"^[#$] ", "", match[3], flags=re.M)))
+            where, supernode = match[1], {"with": True, "without": False}.get(match[2])
+        elif match[3] == "sh":
+            found.append(Block(where=where, commands=commands, supernode=supernode))
+        elif match[3] == "console":
+            assert re.match(r"[#$] ", commands), commands
+            commands = re.sub(r"^[#$] ", "", commands, flags=re.M)
+            found.append(Block(where=where, commands=commands, supernode=supernode))
     return found
 
 
@@ -112,16 +122,20 @@ class Reader:
         page: What is followed.
         seats: Its machines, clients in their order.
         rounds: Trainings take so many; 0: as many as the page says.
+        supernodes: Whether workstations have SuperNodes, where the page has both.
     """
 
-    def __init__(self, page: Path, seats: Sequence[Seat], *, rounds: int = 0) -> None:
+    def __init__(
+        self, page: Path, seats: Sequence[Seat], *, rounds: int = 0, supernodes: bool = True
+    ) -> None:
         self._seats = seats
         self._rounds = rounds
         self._opening: dict[str, str] = {}
         self.steps: list[Block] = []
         for block in blocks_of(page):
             if block.where in self._opening:
-                self.steps.append(block)
+                if block.supernode in {None, supernodes}:
+                    self.steps.append(block)
             else:
                 self._opening[block.where] = block.commands
 
@@ -239,21 +253,49 @@ def test_the_page_leads_to_a_trained_model_by_hand(machines: Machines) -> None:
 @pytest.mark.slow
 def test_the_next_page_makes_services_of_it(machines: Machines) -> None:
     seats = trained_by_hand(machines)
+    become_services(seats, supernodes=True)
+
+
+def become_services(seats: Sequence[Seat], *, supernodes: bool) -> None:
+    """Follow the page on services with the files of a page by hand, and train."""
+    clients = len(seats) - 1
     root = {"RETEXO": f"{HOME}/retexo-fl", "FEDERATION": f"{HOME}/federation"}
     for seat in seats:
-        seat.values = {key: seat.values[key] for key in seat.values if key != "ADDRESS"} | root
-    Reader(AS_SERVICES, seats, rounds=1).follow()
+        own = {"CLIENTS": str(clients)} if seat.where == "server" else {}
+        kept = {key: seat.values[key] for key in seat.values if key != "ADDRESS"}
+        seat.values = kept | root | own
+    Reader(AS_SERVICES, seats, rounds=1, supernodes=supernodes).follow()
     result = result_of(seats[0].machine.path("/var/lib/retexo/runs/second"))
-    assert (result["engine"], result["clients"]) == ("deployment", 2)
+    assert (result["engine"], result["clients"]) == ("deployment", clients)
 
 
 def test_three_owners_train_with_masked_sums(machines: Machines) -> None:
+    trained_by_owners(machines)
+
+
+def trained_by_owners(machines: Machines) -> list[Seat]:
+    """Follow the page of three owners; return its seats as they are at its end."""
     server, *branches = machines(3)
     seats = seats_of(server, branches)
     said = Reader(OWNERS, seats, rounds=1).follow()
     assert len(set(re.findall(r"^agreed .*$", said, re.M))) == 1
     run = server.home / "federation" / "runs" / "first"
     assert (result_of(run)["engine"], result_of(run)["clients"]) == ("deployment", 3)
+    assert 'secure-aggregation = "masked"' in (run / "config.toml").read_text(encoding="utf-8")
+    return seats
+
+
+@pytest.mark.slow
+def test_services_of_three_owners_go_on_with_their_state(machines: Machines) -> None:
+    """Peers refuse counters that have fallen, so that ``state`` has to come along."""
+    seats = trained_by_owners(machines)
+    for seat in seats:
+        with_agent = "retexo agent stop --config agent.toml"
+        without = 'kill "$(cat superlink.pid)"'
+        command = without if seat.where == "server" else with_agent
+        seat.machine.run(f"PATH=~/retexo-fl/.venv/bin:$PATH; cd {seat.place} && {command}")
+    become_services(seats, supernodes=False)
+    run = seats[0].machine.path("/var/lib/retexo/runs/second")
     assert 'secure-aggregation = "masked"' in (run / "config.toml").read_text(encoding="utf-8")
 
 
