@@ -61,25 +61,27 @@ class BoundedGrid:
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that are connected."""
-        return self._within(lambda: list(self._grid.get_node_ids()), repeats=True)
+        return self._within(lambda: list(self._grid.get_node_ids()))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; return a name for each."""
+        """Send messages; return a name for each.
+
+        The SuperLink knows a message by its digest, so one that is pushed again arrives once.
+        """
         sent = list(messages)
         return self._within(lambda: list(self._grid.push_messages(sent)))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there."""
         wanted = list(message_ids)
-        return self._within(lambda: list(self._grid.pull_messages(wanted)), repeats=True)
+        return self._within(lambda: list(self._grid.pull_messages(wanted)))
 
-    def _within(self, call: Callable[[], _T], *, repeats: bool = False) -> _T:
+    def _within(self, call: Callable[[], _T]) -> _T:
         """Return what a call returns.
 
-        Args:
-            call: Asks the SuperLink.
-            repeats: Ask again after a server error, such as 500 of a busy database: it is as good
-                as silence. What is sent may have come all the same, and must not come twice.
+        A server error is as good as silence, and the SuperLink is asked again: it fails so where
+        its database is busy for 5 s, and where one message is deleted while another that shares a
+        piece with it is stored (docs/upstream.md).
 
         Raises:
             EngineFailed: The SuperLink is silent for too long, or refuses.
@@ -92,7 +94,7 @@ class BoundedGrid:
                 try:
                     return outcomes.put(([call()], None))
                 except BaseException as error:
-                    if not (repeats and _is_its_fault(error) and time.monotonic() < until_s):
+                    if not (_is_its_fault(error) and time.monotonic() < until_s):
                         return outcomes.put(([], error))
                 time.sleep(_AGAIN_AFTER_S)
 
