@@ -155,7 +155,8 @@ class AgentJob:
             self.client.shape,
             first=self.client.crossing.first_digest,
             clients=partition.num_clients,
-            stages=self.client.stages,
+            # Before a refinement, or a floor, nothing crosses.
+            stages=min(self.client.stages, self.client.shape.stages),
         )
         if limits.tell_sizes:
             self.client.count_sizes = partial(count_sizes, partition, config)

@@ -140,9 +140,9 @@ class Options(TypedDict, total=False):
     """Basis matrices that relations of rel-gcn share, where rows have one width; 0: each its
     own.
     """
-    unlabelled_types: Literal["drawn", "trained"] | None
-    """Weights of unlabelled types: random (drawn), or trained by receivers' labels (rel-sage,
-    rel-gcn; labels on one type; inputs cross).
+    unlabelled_types: Literal["drawn", "trained", "refined"] | None
+    """Weights of unlabelled types: random (drawn), trained by receivers' labels (rel-sage, rel-
+    gcn; labels on one type; inputs cross), or then refined with the last layer.
     """
     rounds: int | None
     """Rounds per layer; end to end, of the whole model."""
@@ -449,7 +449,11 @@ class SweepOptions(TypedDict, total=False):
     hidden: int | Sequence[int] | None
     heads: int | Sequence[int] | None
     num_bases: int | Sequence[int] | None
-    unlabelled_types: Literal["drawn", "trained"] | Sequence[Literal["drawn", "trained"]] | None
+    unlabelled_types: (
+        Literal["drawn", "trained", "refined"]
+        | Sequence[Literal["drawn", "trained", "refined"]]
+        | None
+    )
     rounds: int | Sequence[int] | None
     last_rounds: int | Sequence[int] | None
     basis: Literal["none", "supervised"] | Sequence[Literal["none", "supervised"]] | None

@@ -66,12 +66,13 @@ def masked_size(
     forecast = forecast_of(config)
     parameters = forecast.parameters(shape)
     in_rounds = (TrainRequest, EvaluateRequest) if forecast.exchanges_in_rounds else ()
+    refined = [(sum(parameters[-2:]), shape.refined_rounds(config))] if shape.refines else []
     return MaskedSize(
         cohorts=agreement.cohorts,
         terms=terms_of(agreement, config, counts),
         together=forecast.exchanges_in_rounds,
         stages=tuple(zip(parameters, config.stage_rounds, strict=False)),
-        further=tuple(zip(parameters, further_rounds(config, shape), strict=False)),
+        further=(*zip(parameters, further_rounds(config, shape), strict=False), *refined),
         counts_train=lengths.counts_train,
         update_bits=config.update_bits,
         has_noise=config.update_dp > 0,

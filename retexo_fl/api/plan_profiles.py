@@ -29,7 +29,9 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
     asked = training_messages(config, shape, planned.counts(config), forecast=forecast_of(config))
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     return {
-        "rounds": sum(config.stage_rounds) + sum(further_rounds(config, shape)),
+        "rounds": sum(config.stage_rounds)
+        + sum(further_rounds(config, shape))
+        + shape.refined_rounds(config),
         "payload_at_most": exchanged_at_most(config, shape, planned)
         + sum(one.payload_bytes for one in asked),
         "messages": messages,
@@ -65,6 +67,7 @@ def training_size(config: RunConfig, planned: PlannedParts, kind: str) -> Traini
         vectors=sum(vectors),
         later=tuple(map(sum, later)),
         rounds=config.stage_rounds,
+        refined=shape.refined_rounds(config),
         sampled_vectors=drawn,
         corrected=config.local_correction == "scaffold",
     )

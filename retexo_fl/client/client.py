@@ -238,7 +238,7 @@ class GraphClient(Answering):
     @property
     def stages(self) -> int:
         """How many stages it may be asked about, with the floor's."""
-        return self.shape.stages + self.shape.has_floor
+        return self.shape.trained_stages + self.shape.has_floor
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

@@ -557,7 +557,9 @@ class Crossing:
     # ---- both are read --------------------------------------------------------------------------
 
     def stage_input(self, stage: int, digest: bytes) -> StageInput:
-        """Return what a stage's layer reads; a floor reads what crossed before the last stage.
+        """Return what a stage's layer reads.
+
+        A floor and a refinement read what crossed before the last stage.
 
         Raises:
             ExchangeIncomplete: The exchange is not closed, or weights have not come.
@@ -604,6 +606,8 @@ class Crossing:
 
     def _stage_input(self, stage: int, digest: bytes) -> StageInput:
         """Return it without what crosses before the next stage."""
+        if stage == self._shape.refinement:
+            return self.crossed(stage - 1, digest)
         shape, stage = self._beyond.get(stage, (self._shape, stage))
         crossed = self.crossed(stage, digest)
         if shape.passes_sums and shape.crosses_as_inputs(stage):

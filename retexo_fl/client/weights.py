@@ -125,9 +125,10 @@ class ClientWeights:
     def first(self, stage: int, digest: bytes) -> np.ndarray | None:
         """Return the weights that a stage starts from; None if they follow from those not held.
 
-        Likewise of a floor, which starts from none.
+        Likewise of a floor, which starts from none, and of a refinement: which weights of the last
+        stage it starts from, the server says.
         """
-        if stage in self._beyond:
+        if stage in self._beyond or stage == self.shape.refinement:
             return None
         before = None
         if stage and self._config.warm_start:

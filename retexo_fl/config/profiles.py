@@ -27,7 +27,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "optimizer": "lbfgs",
                 "warm-start": True,
                 "candidates": "auto",
-                "unlabelled-types": "trained",
+                "unlabelled-types": "refined",
                 "floor": "one-shot",
                 "basis": "supervised",
                 "basis-blocks": 8,

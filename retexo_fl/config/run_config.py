@@ -284,9 +284,9 @@ class RunConfig:
     )
     unlabelled_types: str = one_of(
         "drawn",
-        "Weights of unlabelled types: random (drawn), or trained by receivers' labels "
-        "(rel-sage, rel-gcn; labels on one type; inputs cross).",
-        *("drawn", "trained"),
+        "Weights of unlabelled types: random (drawn), trained by receivers' labels (rel-sage, "
+        "rel-gcn; labels on one type; inputs cross), or then refined with the last layer.",
+        *("drawn", "trained", "refined"),
         lean=ANY,
     )
     rounds: int = whole(60, "Rounds per layer; end to end, of the whole model.", least=1, lean=ANY)

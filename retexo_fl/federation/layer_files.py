@@ -68,6 +68,11 @@ def layer_path(run: Path, stage: int) -> Path:
     return run / "model" / f"layer-{stage}.safetensors"
 
 
+def refined_path(run: Path, layer: int) -> Path:
+    """Return where a run keeps a layer that was trained together with another one at the end."""
+    return run / "model" / f"refined-{layer}.safetensors"
+
+
 def floor_path(run: Path) -> Path:
     """Return where a run keeps the last layer that is solved for, where that is kept."""
     return run / "model" / "floor.safetensors"

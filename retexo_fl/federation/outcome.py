@@ -275,9 +275,11 @@ def _ways(relation: Relation) -> str:
 
 
 def _plan(outcome: TrainingOutcome, job: JobState) -> Plan:
-    config, outcomes = outcome.config, job.outcomes
+    config, shape = outcome.config, outcome.shape
+    own = job.outcomes[: config.stages]
     # What a stage was trained as first, and what it was as something else.
-    of_stages = [[one.rounds for one in stage.tried] or [stage.rounds] for stage in outcomes]
+    of_stages = [[one.rounds for one in stage.tried] or [stage.rounds] for stage in own]
+    refined = [stage.tried[-1].rounds for stage in job.outcomes if stage.stage == shape.refinement]
     rounds = [first for first, *_ in of_stages]
     # End to end there is one stage; lazy training would have as many rounds in each.
     of_layers = (max(rounds),) * config.layers
@@ -293,24 +295,24 @@ def _plan(outcome: TrainingOutcome, job: JobState) -> Plan:
         sampled_vectors=sum(counts.vectors_drawn for counts in outcome.counted.values()),
         rounds=tuple(rounds) if is_lazy else of_layers,
         further=tuple(sum(others) for _, *others in of_stages) if is_lazy else (),
+        refined=sum(refined),
         corrected=config.local_correction == "scaffold",
         tests_floor=job.floor is not None,
     )
-    shape = outcome.shape
     forecast = forecast_of(config)
-    own = forecast.volume(shape, size)
-    assert own is not None, "clients tell how many vectors they draw"
+    moved = forecast.volume(shape, size)
+    assert moved is not None, "clients tell how many vectors they draw"
     lazy, standard = LAZY.volume(shape, size), STANDARD.volume(shape, size)
     compared = forecast.is_comparable(shape)
     return Plan(
         predicted_raw={
-            "boundary": own.boundary,
-            "updates_up": own.updates_up,
-            "weights_down": own.weights_down,
-            "total": own.total,
+            "boundary": moved.boundary,
+            "updates_up": moved.updates_up,
+            "weights_down": moved.weights_down,
+            "total": moved.total,
         },
         gamma=gamma(standard, lazy) if compared else None,
-        algorithm_gamma=gamma(own, lazy) if compared else None,
+        algorithm_gamma=gamma(moved, lazy) if compared else None,
         standard_raw_total=standard.total if compared else None,
     )
 

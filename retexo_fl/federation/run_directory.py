@@ -35,6 +35,7 @@ from retexo_fl.federation.layer_files import (
     read_basis_file,
     read_flat_file,
     read_layer_file,
+    refined_path,
     write_layer_file,
 )
 from retexo_fl.federation.resume_checks import (
@@ -56,7 +57,7 @@ logger = logging.getLogger(__name__)
 _FILES: Final = (
     r"config\.toml|metrics\.jsonl|status\.json|ledger\.csv|result\.json|report\.html|recipe\.toml"
     r"|checkpoint\.safetensors|checkpoint-ledger-\d+\.csv|flower\.log|devices\.log|noise\.key"
-    r"|model/(?:(?:layer-\d+|columns|basis|floor)\.safetensors)?"
+    r"|model/(?:(?:layer-\d+|refined-\d+|columns|basis|floor)\.safetensors)?"
 )
 #: What a run directory holds, with what a process that was killed was writing.
 RUN: Final = Kind(
@@ -248,9 +249,15 @@ class RunDirectory:
 
     # ---- during the run -------------------------------------------------------------------------
 
-    def write_layer(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
-        """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""
-        write_layer_file(layer_path(self.path, facts.stage), facts, tensors)
+    def write_layer(
+        self, facts: LayerFacts, tensors: Mapping[str, np.ndarray], *, refined: bool = False
+    ) -> None:
+        """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``.
+
+        Those of a refinement stand beside them, which a resume reads, too.
+        """
+        path = (refined_path if refined else layer_path)(self.path, facts.stage)
+        write_layer_file(path, facts, tensors)
 
     def read_layer(self, stage: int) -> dict[str, np.ndarray]:
         """Read what :meth:`write_layer` wrote.

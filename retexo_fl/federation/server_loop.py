@@ -321,8 +321,9 @@ class ServerLoop(Follower):
     def stage_done(self, outcome: StageOutcome) -> None:
         """Write a finished stage's layers, and say how it ended."""
         schedule = self._joined.schedule
+        is_refined = outcome.stage == schedule.shape.refinement
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
-            self.run.write_layer(self._layer_facts(layer), tensors)
+            self.run.write_layer(self._layer_facts(layer), tensors, refined=is_refined)
         self.run.log.record(
             StageClosed(
                 stage=outcome.stage,

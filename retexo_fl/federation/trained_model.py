@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from retexo_fl.federation.layer_files import (
     read_basis_file,
     read_flat_file,
     read_layer_file,
+    refined_path,
 )
 from retexo_fl.federation.resume_checks import check_no_plugins
 from retexo_fl.federation.rounds.stage_state import StageOutcome
@@ -90,6 +92,7 @@ class TrainedModel:
             "relations",
             "num_bases",
             "taught",
+            "refines",
             "predicted",
             "made_columns",
             "column_steps",
@@ -233,10 +236,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     else:
         # What was compared is done with.
         config = replace(config, floor="none")
-    try:
-        layers = [read_layer_file(path) for path in paths]
-    except CheckpointError as error:
-        raise RunDirectoryError(str(error)) from error
+    layers = _read_layers(paths)
     first = layers[0][0]
     shape = ModelShape.of(
         config,
@@ -246,6 +246,12 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         relations=relations_of(first.relations),
         is_structural=first.is_structural,
     )
+    if shape.refines:
+        # Its last two layers were trained together at the end; that is done with.
+        paths[-2:] = (refined_path(run, layer) for layer in range(config.layers)[-2:])
+        layers[-2:] = _read_layers(paths[-2:])
+        config = replace(config, unlabelled_types="trained")
+        shape = replace(shape, refines=False)
     if keeps_floor:
         # The file is that of the trained layer; beneath a floor it passes on what it reads.
         layers[0] = first, named_weights(shape, 0, np.zeros(0, shape.dtype))
@@ -278,6 +284,13 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         is_structural=first.is_structural,
         columns=_read_columns(run, shape) if shape.made_columns else None,
     )
+
+
+def _read_layers(paths: Sequence[Path]) -> list[tuple[LayerFacts, dict[str, np.ndarray]]]:
+    try:
+        return [read_layer_file(path) for path in paths]
+    except CheckpointError as error:
+        raise RunDirectoryError(str(error)) from error
 
 
 def _read_columns(run: Path, shape: ModelShape) -> np.ndarray:

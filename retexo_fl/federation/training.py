@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -30,6 +31,7 @@ from retexo_fl.run_log.chosen_floor import ChosenFloor
 from retexo_fl.run_log.chosen_rows import ChosenRows
 from retexo_fl.run_log.events import RoundClosed
 from retexo_fl.training.candidates import CANDIDATES, candidates_of
+from retexo_fl.training.joint import REFINED
 from retexo_fl.training.selection import Score
 from retexo_fl.updates import UpdateCodec
 
@@ -195,8 +197,7 @@ class Training:
         if state is None:
             first = self.runner.first
             state = StageState.first(self.initial(stage) if first is None else first)
-        kind: Callable[..., StageTraining]
-        kind = CorrectedStage if self.config.local_correction == "scaffold" else StageTraining
+        kind = self._kind
         if candidate := CANDIDATES.get(state.candidate):
             kind = partial(
                 CandidateStage,
@@ -204,8 +205,34 @@ class Training:
                 weight_decay=candidate.weight_decay,
             )
         self.begin(job.ticket(stage), state, kind)
+        return self._opened(self.runner.rounds)
+
+    def open_refinement(self, stage: int, start: StageOutcome) -> StageLoop:
+        """Return a stage after the last one, as an earlier attempt left it, or before it begins.
+
+        Args:
+            stage: Its number.
+            start: Where it starts from, which is kept if nothing is clearly better.
+        """
+        job, last = self.joined.job, self.stages[-1]
+        state = job.stage_state(stage)
+        if state is None or state.candidate != REFINED:
+            state = StageState.next_candidate(REFINED, start.weights, start)
+        # Rows that it reads have the name of the last stage's.
+        ticket = replace(job.ticket(last), stage=stage)
+        self.begin(ticket, state, self._kind)
+        self.stage.begin_whole()
+        most = self.joined.schedule.shape.refined_rounds(self.config)
+        return self._opened(most if self.runner.rounds is None else self.runner.rounds)
+
+    @property
+    def _kind(self) -> Callable[..., StageTraining]:
+        corrects = self.config.local_correction == "scaffold"
+        return CorrectedStage if corrects else StageTraining
+
+    def _opened(self, rounds: int | None) -> StageLoop:
         self.runner.begin(self.stage.weights)
-        return StageLoop(self.config, job.ledger, self.stage, rounds=self.runner.rounds)
+        return StageLoop(self.config, self.joined.job.ledger, self.stage, rounds=rounds)
 
     def begin(
         self,
@@ -261,6 +288,8 @@ class Training:
             outcome: Of the stage so far.
         """
         number, shape = outcome.stage, self.joined.schedule.shape
+        if number == shape.refinement:
+            return None
         tried = {one.name for one in outcome.tried}
         before = self.joined.job.outcomes[number - 1].score.gap if number else -math.inf
         for candidate in candidates_of(self.config, shape, number):
@@ -307,7 +336,7 @@ class StageLoop:
         #: The last round that it may take.
         self._last = stage.begun + (config.stage_rounds[number] if rounds is None else rounds)
         self._patience = config.patience
-        if config.last_rounds and number == config.stages - 1:
+        if config.last_rounds and number >= config.stages - 1:
             self._patience = 0
 
     @property

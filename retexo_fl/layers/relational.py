@@ -412,20 +412,27 @@ class RelSageLayer(RelationalLayer, AggregatedLayer):
         for kind in self._kinds:
             at = np.flatnonzero(kinds == kind)
             targets = rows[at]
+            (_, of_own), *channels = self.slices(kind)
             sums = [
-                SparseRows.from_scipy(csr_array(_means(inputs, column)[targets]), inputs.dtype).to(
-                    inputs.device
+                (
+                    SparseRows.from_scipy(
+                        csr_array(_means(inputs, column)[targets]), inputs.dtype
+                    ).to(inputs.device),
+                    some,
                 )
-                for column, _ in self.slices(kind)[1:]
+                for column, some in channels
             ]
             places = places_on(at, inputs.device), places_on(targets, inputs.device)
-            prepared.append((kind, places, np.asarray(inputs.own_hashes[targets]), sums))
+            prepared.append((kind, places, np.asarray(inputs.own_hashes[targets]), of_own, sums))
 
         def batch(stacked: torch.Tensor) -> RelationalBatch:
             parts = []
-            for kind, (at, targets), hashes, sums in prepared:
-                own = stacked.index_select(0, targets)
-                means = [sparse_product(one.pattern, one.values, stacked) for one in sums]
+            for kind, (at, targets), hashes, of_own, sums in prepared:
+                own = stacked.index_select(0, targets)[:, of_own]
+                means = [
+                    sparse_product(one.pattern, one.values, stacked[:, some].contiguous())
+                    for one, some in sums
+                ]
                 parts.append(
                     BatchOfType(
                         kind=kind, places=at, rows=torch.cat([own, *means], dim=1), hashes=hashes

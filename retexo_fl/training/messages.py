@@ -175,16 +175,19 @@ class _Messages:
             for stage, size in enumerate(sizes):
                 yield from self._stage(stage, size, before=sizes[stage - 1] if stage else None)
         tested = self._selected(len(sizes) - 1, sizes[-1])
+        if self._shape.refinement is not None:
+            both = sum(sizes[-2:])
+            yield from self._refined(self._shape.refinement, both)
+            tested = self._coded(both, 32)
+        after = len(sizes) + self._shape.refines
         if self._shape.has_floor:
             floor = self._shape.floor
             tested = max(tested, self._coded(num_weights(floor, floor.layers - 1), 32), key=_length)
             yield self._products(floor)
-            yield Asked(
-                stage=len(sizes), purpose="validate", clients=self._validating, down=(tested,)
-            )
-        yield Asked(stage=len(sizes) - 1, purpose="test", clients=self._everyone, down=(tested,))
+            yield Asked(stage=after, purpose="validate", clients=self._validating, down=(tested,))
+        yield Asked(stage=after - 1, purpose="test", clients=self._everyone, down=(tested,))
         if self._masked:
-            yield Asked(stage=len(sizes) - 1, purpose="end", clients=self._everyone)
+            yield Asked(stage=after - 1, purpose="end", clients=self._everyone)
 
     def _columns(self) -> Iterator[Asked]:
         """Yield the questions for columns of the edges; a step's vectors follow those before."""
@@ -304,6 +307,15 @@ class _Messages:
         yield replace(first, up=(self._update(size, 32),)) if self._masked else first
         if rounds > 1:
             yield replace(train, count=rounds - 1)
+
+    def _refined(self, stage: int, size: int) -> Iterator[Asked]:
+        """Yield the messages of the last two layers' rounds together, to whom whole weights go."""
+        train, rounds = self._trained(stage, size), self._shape.refined_rounds(self._config)
+        first = replace(train, down=(self._coded(size, 32),))
+        yield replace(first, up=(self._update(size, 32),)) if self._masked else first
+        if rounds > 1:
+            yield replace(train, count=rounds - 1)
+        yield self._validated(stage, size)
 
     def _trained(self, stage: int, size: int) -> Asked:
         """Return the question of a round."""

@@ -71,7 +71,7 @@ def taught_types(config: RunConfig, relations: Relations | None) -> tuple[int, .
     That takes a layer whose input is fixed while it is trained, and one type with labels.
     """
     if (
-        config.unlabelled_types != "trained"
+        config.unlabelled_types == "drawn"
         or relations is None
         or not config.goal.splits_nodes
         or len(relations.with_labels) != 1

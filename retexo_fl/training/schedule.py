@@ -30,12 +30,14 @@ class Schedule:
     @property
     def stages(self) -> int:
         """Number of stages."""
-        return self.shape.stages if self.shape.heads_between else 1
+        return self.shape.trained_stages if self.shape.heads_between else 1
 
     def layers(self, stage: int) -> Sequence[int]:
         """Return the layers that a stage trains: none, where it only has features cross."""
         if not self.shape.heads_between:
             return range(self.shape.layers)
+        if stage == self.shape.refinement:
+            return range(self.shape.layers - 2, self.shape.layers)
         return [layer for layer in range(self.shape.layers) if self.shape.stage_of(layer) == stage]
 
     def initial(self, stage: int, *, seed: int, before: np.ndarray | None = None) -> np.ndarray:

@@ -98,6 +98,8 @@ class ModelShape:
         taught: Types without labels whose weights are trained by the labels of nodes that their
             rows go to (:meth:`.RelSageLayer.examples`). What a layer reads of all nodes crosses
             before it is trained then, and nothing after it.
+        refines: The last two layers are trained together at the end, where types are taught: peers
+            have what the first of them reads, so that nothing but weights crosses (:mod:`.joint`).
         sums_labels: They are made of train labels along edges (:mod:`.label_sums`).
         is_weightless: No layer has weights: rows of C values come in, and go on.
         link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
@@ -128,6 +130,7 @@ class ModelShape:
     relations: Relations | None = None
     num_bases: int = 0
     taught: tuple[int, ...] = ()
+    refines: bool = False
     predicted: int | None = None
     is_weightless: bool = False
     link_head: str = ""
@@ -158,6 +161,7 @@ class ModelShape:
         objective.check_model(config.model)
         algorithm = config.traits
         relations, predicted = relations_read(config, relations, inputs)
+        taught = () if algorithm.end_to_end else taught_types(config, relations)
         check_second_rows(config, relations, is_structural=is_structural)
         directed_links = check_directed_links(config, relations, predicted)
         is_weightless = not algorithm.trains
@@ -207,7 +211,8 @@ class ModelShape:
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             relations=relations,
             num_bases=config.num_bases,
-            taught=() if algorithm.end_to_end else taught_types(config, relations),
+            taught=taught,
+            refines=bool(taught) and config.unlabelled_types == "refined",
             predicted=predicted,
             is_weightless=is_weightless,
             link_head=objective.link_head,
@@ -291,12 +296,26 @@ class ModelShape:
     @property
     def beyond(self) -> Mapping[int, tuple[ModelShape, int]]:
         """Return what a question of a stage after the last is of, and which stage of that."""
-        return {self.stages: (self.floor, self.layers - 1)} if self.has_floor else {}
+        return {self.trained_stages: (self.floor, self.layers - 1)} if self.has_floor else {}
+
+    @property
+    def refinement(self) -> int | None:
+        """The stage after all layers' own that trains the last two together, where there is one."""
+        return self.stages if self.refines else None
+
+    def refined_rounds(self, config: RunConfig) -> int:
+        """Return how many rounds the refinement takes at most: as many as the last layer."""
+        return (config.last_rounds or config.rounds) if self.refines else 0
+
+    @property
+    def trained_stages(self) -> int:
+        """How many stages train: one for each layer, and the refinement."""
+        return self.stages + self.refines
 
     @property
     def column_stages(self) -> range:
         """Stages after all others: before each crosses what a step makes of columns."""
-        return range(self.stages + 1, self.stages + max(self.column_steps, 1))
+        return range(self.trained_stages + 1, self.trained_stages + max(self.column_steps, 1))
 
     @property
     def far_types(self) -> tuple[int, ...]:
@@ -311,7 +330,7 @@ class ModelShape:
     @property
     def far_stage(self) -> int:
         """The stage after all others, before which sums of :attr:`far_types` cross."""
-        return self.stages + max(self.column_steps, 1)
+        return self.trained_stages + max(self.column_steps, 1)
 
     @property
     def later_stages(self) -> tuple[int, ...]:

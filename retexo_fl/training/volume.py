@@ -66,6 +66,7 @@ class TrainingSize:
             :func:`sampled_vectors`); None where the pairs are not known.
         further: Rounds of each stage as something else (:mod:`.candidates`), after its own: they
             end with a validation. Empty: none.
+        refined: Rounds of the last two layers together (:mod:`.joint`), which end so, too.
         tests_floor: Whether the floor of the model (:mod:`.floor`) is what is tested.
         corrected: Whether SCAFFOLD's corrections go beside the weights of every round but the first
             of a stage, to the clients that train.
@@ -80,6 +81,7 @@ class TrainingSize:
     later: tuple[int, ...] = ()
     sampled_vectors: int | None = None
     further: tuple[int, ...] = ()
+    refined: int = 0
     corrected: bool = False
     tests_floor: bool = False
 
@@ -362,7 +364,8 @@ class MaskedSize:
         terms: How many clients have train nodes that count.
         together: All take part in every round.
         counts_train: Rounds count right train nodes.
-        stages: Weights and rounds of each stage; likewise, as something else, ``further``.
+        stages: Weights and rounds of each stage; likewise, as something else and of the last two
+            layers together, ``further``.
         update_bits: Of a value from the second round of a stage on.
         has_noise: Clients add noise to updates.
         basis_bits: Of a value of a basis.

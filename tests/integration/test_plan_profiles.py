@@ -34,7 +34,7 @@ PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "w
         {**LEAN, **KEYS, "basis_rows": "sums", "basis_blocks": 2},
         {**LEAN, **KEYS, "basis_blocks": 2, **PLAIN, "dtype": "float64"},
         {**LEAN, **KEYS, **BANK},
-        {**KEYS, **BANK, "unlabelled_types": "trained", "layers": 3},
+        {**KEYS, **BANK, "unlabelled_types": "refined", "layers": 3},
         {
             **LEAN,
             **KEYS,

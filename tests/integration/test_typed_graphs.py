@@ -50,8 +50,8 @@ KEYS: dict[str, Any] = {
 }
 #: With as many matrices as make relations share them.
 BASES: dict[str, Any] = {"model": "rel-gcn", "num_bases": 2}
-#: Labels of customers train the weights of devices and shops, too.
-TAUGHT: dict[str, Any] = {"unlabelled_types": "trained"}
+#: Labels of customers train the weights of devices and shops, too, and then both layers together.
+TAUGHT: dict[str, Any] = {"unlabelled_types": "refined"}
 #: Two edges away from those with labels is what tells them, of which a basis is.
 FAR: dict[str, Any] = {
     **{"dataset": "tests.support.typed_graphs:chain", "split": "random:0.5/0.2/0.3"},

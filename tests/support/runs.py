@@ -62,6 +62,7 @@ def size_of(config: RunConfig, parts: Sequence[GraphPartition]) -> TrainingSize:
         vectors=vectors,
         later=tuple(later),
         rounds=config.stage_rounds,
+        refined=shape.refined_rounds(config),
     )
 
 

@@ -143,6 +143,11 @@ class StageTraining:
         """Clients that train, ascending."""
         return self._participants.training
 
+    def begin_whole(self) -> None:
+        """Have the weights that it starts from sent whole: clients cannot compute them."""
+        if self.round == self.begun:
+            self._held = None
+
     def go_on_from(self, weights: np.ndarray) -> None:
         """Have (P,) weights take the place of those after the last round."""
         if not np.array_equal(weights, self.weights):

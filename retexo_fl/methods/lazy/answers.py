@@ -7,11 +7,14 @@ from retexo_fl.client.api import EvaluateAnswer, EvaluateRequest, TrainAnswer, T
 from retexo_fl.client.rounds import TrainingClient
 from retexo_fl.methods.pieces.basis.answers import BasisClient
 from retexo_fl.methods.pieces.columns.answers import ColumnClient
+from retexo_fl.methods.pieces.refinement.answers import RefiningClient
 from retexo_fl.methods.predict.answers import PredictingClient
 from retexo_fl.methods.ridge.answers import RidgeClient
 
 
-class LazyClient(ColumnClient, BasisClient, RidgeClient, PredictingClient, TrainingClient):
+class LazyClient(
+    ColumnClient, BasisClient, RidgeClient, RefiningClient, PredictingClient, TrainingClient
+):
     """A client of lazy message passing."""
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:

@@ -41,7 +41,8 @@ class LazyForecast(Forecast):
         stage's exchange; those of the last stage for the test. A basis of the features comes before
         all that. Where the last layer is solved for, no stage has rounds: each client answers sums
         of products once. A stage that is trained as something else, too, has as many rounds again
-        at most. What a floor of the model takes comes after the last stage. Where nodes have no
+        at most. So have the last two layers together, whose weights are then tested. What a floor
+        of the model takes comes after the last stage. Where nodes have no
         features, columns of the edges come first. Sums of far types cross for a basis.
         """
         basis_up, basis_down, basis = basis_values(shape)
@@ -55,10 +56,14 @@ class LazyForecast(Forecast):
             for stage in range(shape.stages)
         )
         stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
+        tested = parameters[-1]
         again = [*zip(size.further_rounds, parameters, strict=True)]
+        if shape.refines:
+            tested = sum(parameters[-2:])
+            again.append((size.refined, tested))
         stages += [one for one in again if one[0]]
         updates = sum(r * p for r, p in stages)
-        grams, tested = 0, parameters[-1]
+        grams = 0
         if shape.passes_sums:
             grams = size.clients * solved_values(shape)
         beyond = size.validation_clients * sum(parameters)

@@ -9,6 +9,7 @@
                   reads, in place of what would cross before the next stage
         R rounds  weights w(r-1) out, gradient sums back, one step to w(r)
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
+    refinement    further rounds of the last two layers together, where rows of both ends are there
     floor         what else is solved for from the last stage's rows: the better is kept
     evaluate      the selected model on the test nodes, once
 
@@ -26,6 +27,7 @@ from retexo_fl.federation.training import Script, StageLoop, Training
 from retexo_fl.methods.pieces.basis.script import find_basis
 from retexo_fl.methods.pieces.columns.script import make_columns
 from retexo_fl.methods.pieces.floor.script import compare_with_floor
+from retexo_fl.methods.pieces.refinement.script import refine
 
 
 def lazy(training: Training) -> Script:
@@ -50,6 +52,8 @@ def lazy(training: Training) -> Script:
                 while loop.wants_round:
                     training.train_round(loop)
                 loop = training.select(loop)
+        if stage == training.stages[-1]:
+            refine(training)
         yield
     compare_with_floor(training)
     training.finish()

@@ -1,0 +1,1 @@
+"""The last two layers trained together, at the end of a training layer by layer."""
