@@ -109,6 +109,8 @@ _MOST_ANSWER_BYTES: Final = 2**21
 
 #: Requests that name no run: nothing but the node depends on what comes of them.
 _OF_NODE: Final = (RegisterNodeFleetRequest, ActivateNodeRequest, PullMessagesRequest)
+#: What becomes of a request that is sent once.
+_LOST: Final = (httpx.HTTPError, ValueError, AnswerTooLong)
 #: Refusals that pass.
 _PASSING: Final = (
     httpx.codes.REQUEST_TIMEOUT,
@@ -294,6 +296,11 @@ class Connection:
                     ) from error
                 self._note("refused", f"{error}; asked again for {_REFUSED_FOR_S:g} s")
                 self._pause(_ASK_AGAIN_S)
+            else:
+                if deadline is not None:
+                    deadline = None
+                    self._be_away()
+        self._note("connected")
         if self._heart is None:
             self._heart = threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True)
             self._heart.start()
@@ -315,7 +322,18 @@ class Connection:
             if refusal is None:
                 raise
             raise IdentityError(f"{refusal} Expected a supernode-key") from refusal
-        self._note("connected")
+
+    def _be_away(self) -> None:
+        """Leave for a few seconds, in the place of a process that died.
+
+        What that one had fetched is asked again by a server that looks while the node is away. The
+        SuperLink let this one in at once when the time of the other was over, so nobody may have.
+        """
+        assert self._node is not None
+        with suppress(*_LOST):
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        self._node = None
+        self._pause(_ASK_AGAIN_S)
 
     def close(self) -> None:
         """Say goodbye to the SuperLink, once, and end the connection."""
@@ -323,7 +341,7 @@ class Connection:
         if self._node is not None:
             node_id = self._node.node_id
             # A SuperLink that is away learns of it by the silence.
-            with suppress(httpx.HTTPError, ValueError, AnswerTooLong):
+            with suppress(*_LOST):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
                 if self._registers:
                     self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=node_id))
