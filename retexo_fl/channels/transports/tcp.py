@@ -112,8 +112,12 @@ class TcpListener:
     async def accept(self) -> ByteStream:
         """See :class:`~retexo_fl.channels.streams.Listener`."""
         while True:
+            # Not by `sock_accept`: cancelled as a connection comes, it loses that, unclosed.
             try:
-                connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                await self._readable()
+                continue
             except ConnectionError:
                 continue
             except OSError as error:
@@ -127,6 +131,16 @@ class TcpListener:
     async def close(self) -> None:
         """See :class:`~retexo_fl.channels.streams.Listener`."""
         self._socket.close()
+
+    async def _readable(self) -> None:
+        """Wait until somebody connects."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._socket, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._socket)
 
 
 class TcpTransport:

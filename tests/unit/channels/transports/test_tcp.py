@@ -174,3 +174,22 @@ def test_an_address_that_is_taken_is_named() -> None:
             await first.close()
 
     asyncio.run(listen())
+
+
+def test_a_connection_that_comes_with_a_cancellation_is_not_lost() -> None:
+    async def cancel_and_go_on() -> None:
+        listener = await TcpTransport().listen("tcp://127.0.0.1:0")
+        accepting = asyncio.ensure_future(listener.accept())
+        await asyncio.sleep(0)
+        port = int(listener.address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)):
+            # The loop finds both in one turn.
+            asyncio.get_running_loop().call_soon(accepting.cancel)
+            await asyncio.wait({accepting})
+            assert accepting.cancelled()
+            async with asyncio.timeout(20):
+                stream = await listener.accept()
+            await stream.close()
+        await listener.close()
+
+    asyncio.run(cancel_and_go_on())
