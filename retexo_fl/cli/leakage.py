@@ -27,9 +27,9 @@ _HELP = """Show what a training reveals to server and peers, by playing attacks 
 PATH is a folder of parts, or the directory of a run whose training is played again. Without it \
 the options name a graph, as for `retexo run`. Trains in this process, watches what each party \
 receives, and plays attacks on that: labels, rows and members from updates; edges inside other \
-parts from rows; single rows under a cover. Each figure stands beside what a guess reaches, what \
-masked sums leave of it, and what a peer without any row reaches. With --out also writes \
-leakage.json and leakage.html there.
+parts from rows; single rows under a cover. Each figure is beside what a guess reaches, what \
+masked sums leave of it, and what a peer without any row reaches. Verdicts say which attacks beat \
+guessing. With --out also writes leakage.json and leakage.html there.
 """
 _EXAMPLES = examples(
     "retexo leakage",
@@ -137,13 +137,14 @@ def _show(found: Leakage, out: Path | None) -> None:
     places = [] if out is None else [f"report          {printable(str(out / _NAMES[1]))}"]
     skipped = [f"not played: {one}" for one in found.not_played]
     warnings = [f"warning: {one}" for one in found.warnings]
+    verdicts = [f"verdict: {one}" for one in found.verdicts()]
     show(
         _head(found),
         _table(found, "server", "masked"),
         _table(found, "peers", "no rows"),
         *_edges(found.findings),
         *_by_size(found.findings),
-        *("\n".join(textwrap.wrap(one, _WIDTH)) for one in [*warnings, *skipped]),
+        *("\n".join(textwrap.wrap(one, _WIDTH)) for one in [*verdicts, *warnings, *skipped]),
         *places,
     )
 

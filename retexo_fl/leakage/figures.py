@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.leakage.scores import EXCEEDED, guess_limit
+
 #: Version of ``leakage.json``.
 VERSION = 1
 
@@ -25,6 +27,8 @@ class Finding:
         masked: What is reached of masked sums; None where masks change nothing of it.
         cut: What is reached where no rows cross (``algorithm drop``); None where that changes
             nothing of it.
+        chance: What a guess exceeds in 5 of 100 audits of the same candidates; None where that is
+            not known.
         by: Further figures, by name.
         note: What to know about them.
     """
@@ -36,17 +40,23 @@ class Finding:
     clear: float
     masked: float | None = None
     cut: float | None = None
+    chance: float | None = None
     by: dict[str, Any] = field(default_factory=dict)
     note: str = ""
 
 
-def membership(source: str, of_clients: Sequence[tuple[float, float]]) -> Finding:
+def membership(
+    source: str,
+    of_clients: Sequence[tuple[float, float]],
+    counts: Sequence[tuple[int, int]],
+) -> Finding:
     """Return how well train nodes are distinguished from others by what is known of all candidates.
 
     Args:
         source: What was read, as in "from an update".
         of_clients: Areas under the curve (ROC) of each client that was tried: by what it sends in
             the clear, and by its cohort's sum.
+        counts: How many train nodes of each of these clients were candidates, and how many others.
     """
     clear, masked = map(float, np.mean(of_clients, axis=0))
     error = float(np.std(of_clients, axis=0)[1] / np.sqrt(len(of_clients)))
@@ -57,6 +67,7 @@ def membership(source: str, of_clients: Sequence[tuple[float, float]]) -> Findin
         guess=0.5,
         clear=clear,
         masked=masked,
+        chance=guess_limit(counts),
         by={"clients": len(of_clients), "standard_error": error},
         note=(
             "who looks knows the candidates' rows and labels; masked, from their cohort's sum, "
@@ -112,6 +123,23 @@ class Leakage:
     accuracy: dict[str, float]
     warnings: tuple[str, ...]
     not_played: tuple[str, ...]
+
+    def verdicts(self) -> list[str]:
+        """Return a sentence for each attack that can be compared with guessing, or without rows."""
+        told = []
+        for one in self.findings:
+            hidden = one.masked if self.is_masked else None
+            figure = one.clear if hidden is None else hidden
+            what = f"{one.attack}: {figure:.2f}{'' if hidden is None else ' masked'}"
+            if one.chance is not None:
+                how = "above" if figure > one.chance else "not above"
+                told.append(
+                    f"{what} is {how} guessing, which exceeds {one.chance:.2f} in "
+                    f"{100 * EXCEEDED:.0f} of 100 audits"
+                )
+            elif one.measure == "ROC AUC" and one.cut is not None:
+                told.append(f"{what} is {figure - one.cut:.2f} more than by edges across alone")
+        return told
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""

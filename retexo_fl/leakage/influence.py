@@ -34,7 +34,7 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.leakage.chosen_rows import with_another_row
 from retexo_fl.leakage.figures import Finding
 from retexo_fl.leakage.peer_attacks import dense, numbers_of_slots
-from retexo_fl.leakage.scores import auc, found_at_few_alarms
+from retexo_fl.leakage.scores import auc, drawn_limit, found_at_few_alarms
 from retexo_fl.leakage.watch import Watch
 from retexo_fl.progress.steps import Step
 from retexo_fl.simulation.inline_engine import predict_inline
@@ -89,20 +89,18 @@ def play_influence(
     questions = _chosen(parts, np.random.default_rng([config.seed, TELLING]))
     if not questions:
         return None, f"{_NAME}: no node has one edge across to a client of which more is seen"
-    linked: list[float] = []
-    others: list[float] = []
+    moved: list[tuple[np.ndarray, np.ndarray]] = []
     with Step(f"predicting {len(questions) + 1} times, with one row changed", quiet=quiet):
         before, exchanges = _last_telling(config, run, parts)
         for one in questions:
             changed = list(parts)
             changed[one.peer] = with_another_row(parts[one.peer], one.node)
             after, _ = _last_telling(config, run, changed)
-            moved = _moved(*(dense(of[one.peer].received) for of in (before, after)))
-            linked += moved[one.linked].tolist()
-            others += moved[one.others].tolist()
-    if min(len(linked), len(others)) < _LEAST:
+            shares = _moved(*(dense(of[one.peer].received) for of in (before, after)))
+            moved.append((shares[one.linked], shares[one.others]))
+    true, false = map(np.concatenate, zip(*moved, strict=True))
+    if min(len(true), len(false)) < _LEAST:
         return None, f"{_NAME}: fewer than {_LEAST} pairs to tell apart"
-    true, false = np.array(linked), np.array(others)
     return (
         Finding(
             attack="edges inside a part, from repeated predictions",
@@ -111,6 +109,7 @@ def play_influence(
             guess=0.5,
             clear=auc(true, false),
             cut=0.5,
+            chance=drawn_limit(moved, np.random.default_rng([config.seed, TELLING, 1])),
             by={
                 "predictions": len(questions) + 1,
                 "exchanges": exchanges,

@@ -42,6 +42,7 @@ def render(found: Leakage) -> str:
                 "From rows that cross. Masks change nothing of it; the ring is what edges across "
                 "tell a peer that gets no row.",
             ),
+            _verdicts(found.verdicts()),
             _sizes(found.findings),
             _peers(found.findings),
             _skipped(found.not_played),
@@ -185,6 +186,14 @@ def _peers(findings: Sequence[Finding]) -> str:
             "edges across alone."
         ),
         markup.table("Edges", ("what is looked at", *MEASURES), rows),
+    )
+
+
+def _verdicts(verdicts: Sequence[str]) -> str:
+    if not verdicts:
+        return ""
+    return markup.section(
+        "verdicts", "Above guessing or not", *(markup.paragraph(f"{one}.") for one in verdicts)
     )
 
 

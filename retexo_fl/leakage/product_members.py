@@ -43,6 +43,7 @@ def members_from_products(watch: Watch, classes: int, *, seed: int) -> Finding |
         return None
     likelihood = _Likelihood(drawn, classes)
     own: list[tuple[float, float]] = []
+    counts: list[tuple[int, int]] = []
     for client in map(int, np.unique(drawn.clients)):
         theirs = drawn.clients == client
         cohort = [products[one] for one in watch.together(client) if one in products]
@@ -60,7 +61,9 @@ def members_from_products(watch: Watch, classes: int, *, seed: int) -> Finding |
             auc(of[theirs & drawn.trained], of[theirs & ~drawn.trained]) for of in scores
         )
         own.append((clear, masked))
-    return membership("from products for a regression", own)
+        trained = int(drawn.trained[theirs].sum())
+        counts.append((trained, int(theirs.sum()) - trained))
+    return membership("from products for a regression", own, counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

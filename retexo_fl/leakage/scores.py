@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import rankdata
+from scipy.stats import norm, rankdata
 
 #: False alarms at which "found" is counted.
 FALSE_ALARMS: Final = 0.01
+#: How often a guess exceeds :func:`guess_limit`.
+EXCEEDED: Final = 0.05
+_DRAWS: Final = 999
 
 
 def auc(true: np.ndarray, false: np.ndarray) -> float:
@@ -21,6 +25,49 @@ def auc(true: np.ndarray, false: np.ndarray) -> float:
     ranks = rankdata(np.concatenate([true, false]))
     n, m = len(true), len(false)
     return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def guess_limit(counts: Sequence[tuple[int, int]]) -> float:
+    """Return what the mean of areas under curves exceeds by guessing in 5 of 100 cases, about.
+
+    A guess orders n true and m false candidates at random. Its area then has the mean .5 and the
+    variance (n + m + 1) / (12 n m), less where scores are equal; the mean over clients is taken as
+    normal. Whether scores are good or bad has no part in it, nor how they depend on each other.
+
+    Args:
+        counts: By client, how many candidates are true and how many are false.
+
+    Source: Mann and Whitney, Ann. Math. Stat. 18 (1947), section 4.
+    """
+    variance = sum((n + m + 1) / (12 * n * m) for n, m in counts) / len(counts) ** 2
+    return min(1.0, 0.5 + float(norm.isf(EXCEEDED)) * variance**0.5)
+
+
+def drawn_limit(
+    groups: Sequence[tuple[np.ndarray, np.ndarray]], generator: np.random.Generator
+) -> float:
+    """Return what the area over all groups together exceeds by guessing in 5 of 100 cases.
+
+    A guess knows how many candidates of each group are true, and not which: drawn 999 times.
+
+    Args:
+        groups: Of each, (n,) scores of true and (m,) of false candidates; there are some of both.
+        generator: Draws which are true.
+    """
+    sizes = [(len(true), len(true) + len(false)) for true, false in groups]
+    ranks = rankdata(np.concatenate([np.concatenate(group) for group in groups]))
+    pieces = np.split(ranks, np.cumsum([size for _, size in sizes])[:-1])
+    num_true = sum(n for n, _ in sizes)
+    sums = [
+        sum(
+            generator.permutation(piece)[:n].sum()
+            for piece, (n, _) in zip(pieces, sizes, strict=True)
+        )
+        for _ in range(_DRAWS)
+    ]
+    least = num_true * (num_true + 1) / 2
+    limit = np.quantile(sums, 1 - EXCEEDED, method="higher")
+    return float((limit - least) / (num_true * (len(ranks) - num_true)))
 
 
 def found_at_few_alarms(true: np.ndarray, false: np.ndarray) -> float:

@@ -342,6 +342,7 @@ def _members(
     By the cosine with the last update of each stage that was watched, added up.
     """
     own: list[tuple[float, float]] = []
+    counts: list[tuple[int, int]] = []
     tried = 0
     for client, part in enumerate(parts):
         trained = np.asarray(part.train_mask)
@@ -368,9 +369,10 @@ def _members(
                 scores += [cosines(gradients, vector) for vector in vectors]
         clear, masked = (auc(of[: len(members)], of[len(members) :]) for of in scores)
         own.append((clear, masked))
+        counts.append((len(members), len(strangers)))
     if not own or not stages:
         return None
-    return membership("from an update", own)
+    return membership("from an update", own, counts)
 
 
 class _NodeLosses:

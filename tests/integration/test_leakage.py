@@ -28,7 +28,13 @@ from retexo_fl.leakage.memory import kept_bytes, predicting_bytes
 from retexo_fl.leakage.page import render
 from retexo_fl.leakage.peer_attacks import dense, play_on_active_peer
 from retexo_fl.leakage.product_members import members_from_products
-from retexo_fl.leakage.scores import auc, found_at_few_alarms, precision_at
+from retexo_fl.leakage.scores import (
+    auc,
+    drawn_limit,
+    found_at_few_alarms,
+    guess_limit,
+    precision_at,
+)
 from retexo_fl.leakage.server_attacks import play_on_server
 from retexo_fl.leakage.watch import Products, Watch
 from retexo_fl.simulation.inline_engine import run_clients
@@ -244,6 +250,10 @@ def test_members_are_found_in_sums_of_theirs_alone() -> None:
         return one
 
     own, other = found(products), found(unrelated)
+    assert own.chance == other.chance
+    assert own.chance is not None
+    assert other.masked is not None
+    assert other.masked < own.chance < own.masked
     # 130 values of 20 train nodes, and of 120.
     assert own.clear >= 0.95
     assert own.masked is not None
@@ -273,6 +283,8 @@ def test_a_row_that_is_changed_between_predictions_tells_links_by_three_layers(
     leakage = audited(graph, **{"clients": 3, "layers": 3, "hidden": 16, "rounds": 1, **keys})
     found = found_in(leakage, "edges inside a part, from repeated predictions")
     assert 0.95 <= found.clear <= 1.0
+    assert found.chance is not None
+    assert 0.5 < found.chance < 0.75
     assert found.by["exchanges"] == 3
     assert found.by["predictions"] == 7
     assert found.cut == 0.5
@@ -295,6 +307,8 @@ def test_of_rows_that_change_a_peer_leaves_out_what_its_own_edges_explain(
     assert found is not None
     # Two layers tell nothing beyond edges that the peer knows: no other row changes.
     assert found.clear == reached
+    assert found.chance is not None
+    assert (found.clear > found.chance) == (layers == 3)
 
 
 def test_a_peer_cannot_choose_rows_of_nodes_without_features() -> None:
@@ -547,6 +561,63 @@ def test_scores_of_attacks() -> None:
     assert precision_at(np.ones(3), np.ones(9), times=1) == 0.0
 
 
+def test_a_guess_exceeds_its_limit_in_5_of_100_audits() -> None:
+    generator = np.random.default_rng(0)
+    counts = [(2, 3), (10, 20), (30, 4)]
+    limit = guess_limit(counts)
+    groups = [
+        (generator.normal(size=n), generator.normal(at, size=m)) for at, (n, m) in enumerate(counts)
+    ]
+    drawn = drawn_limit(groups, generator)
+    exceeded = np.zeros(2)
+    for _ in range(2000):
+        guessed = [
+            (scores[:n], scores[n:])
+            for group, (n, _) in zip(groups, counts, strict=True)
+            for scores in [generator.permutation(np.concatenate(group))]
+        ]
+        exceeded += [
+            np.mean([auc(*one) for one in guessed]) > limit,
+            auc(*map(np.concatenate, zip(*guessed, strict=True))) > drawn,
+        ]
+    assert exceeded / 2000 == pytest.approx(0.05, abs=0.02)
+    # Where scores and shares of true ones differ by group alone, a guess does well.
+    high, low = generator.normal(9, size=20), generator.normal(size=20)
+    assert drawn_limit([(high[:18], high[18:]), (low[:2], low[2:])], generator) > 0.85
+    # Of two and two candidates nothing is above guessing.
+    assert guess_limit([(2, 2)]) == 1.0
+
+
+def test_verdicts_are_of_what_the_server_reads() -> None:
+    finding = Finding(
+        attack="members",
+        reader="server",
+        measure="ROC AUC",
+        guess=0.5,
+        clear=0.9,
+        masked=0.52,
+        chance=0.55,
+    )
+    rows = Finding(
+        attack="edges", reader="peers", measure="ROC AUC", guess=0.5, clear=0.95, cut=0.89
+    )
+    found = Leakage(
+        config={},
+        dataset="",
+        is_masked=True,
+        findings=(finding, rows, replace(finding, attack="labels", chance=None)),
+        accuracy={},
+        warnings=(),
+        not_played=(),
+    )
+    limit = "guessing, which exceeds 0.55 in 5 of 100 audits"
+    more = "edges: 0.95 is 0.06 more than by edges across alone"
+    assert found.verdicts() == [f"members: 0.52 masked is not above {limit}", more]
+    clear = replace(found, is_masked=False)
+    assert clear.verdicts() == [f"members: 0.90 is above {limit}", more]
+    assert f">{more}.</p>" in render(clear)
+
+
 # ---- the command ---------------------------------------------------------------------------------
 
 
@@ -558,6 +629,7 @@ def test_the_command_plays_a_run_and_writes_what_it_found(
     retexo.done("run", "--out", run, *options, *TINY)
     shown = retexo.done("leakage", run, "--out", out, "--quiet")
     assert "labels, from a first update" in shown
+    assert re.search(r"^verdict: membership, from an update: 0\.\d\d is (not )?above", shown, re.M)
     written = json.loads((out / "leakage.json").read_text(encoding="utf-8"))
     page = (out / "leakage.html").read_text(encoding="utf-8")
     assert written["version"] == 1
