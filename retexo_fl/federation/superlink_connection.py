@@ -93,6 +93,9 @@ _LONGEST_PAUSE_S: Final = 10.0
 _MOST_AWAY_S: Final = 86_400.0
 #: A request that it fails of so often (HTTP 500: half a minute of them) is one that it cannot take.
 _MOST_FAILURES: Final = 8
+#: A node that leaves so that the SuperLink names its lost messages is away for longer than a server
+#: that waits for its answers takes between two looks.
+_LEFT_S: Final = 5.0
 #: Before a piece of a message is asked for again that the server has not sent yet, at first and at
 #: most, and how long it is.
 _PIECE_PAUSES_S: Final = (0.05, 1.0)
@@ -264,6 +267,8 @@ class Connection:
         self._node: Node | None = None
         # It was let in, and asked for messages since.
         self._is_registered, self._was_known = False, False
+        #: A request for messages has failed, maybe after the SuperLink had taken one out for it.
+        self._may_lack = False
         self._noting = threading.Lock()
         self._state, self._since, self._reason = "connecting", time.time(), ""
         self._ended = threading.Event()
@@ -368,6 +373,8 @@ class Connection:
             return None
         self._was_known = True
         if not answer.messages_list:
+            if self._may_lack:
+                self._leave_and_return()
             return None
         try:
             with _read_from_server("a message that cannot be read"):
@@ -379,6 +386,22 @@ class Connection:
             logger.warning(line("unread", reason=str(error)))
             self._pause(_ASK_AGAIN_S)
             return None
+
+    def _leave_and_return(self) -> None:
+        """Be away for a moment, so that the server asks again what this node has not answered.
+
+        The SuperLink (flwr 1.41) marks a message as delivered before it has all of its answer: if
+        it fails in between, the message is lost, and the server waits for an answer until its
+        time-out. Nothing is being answered while messages are asked for.
+        """
+        self._may_lack = False
+        left, self._node = self._node, None
+        assert left is not None
+        self._note("away", "it failed at a request for messages, and may have lost one")
+        with suppress(httpx.HTTPError, ValueError, AnswerTooLong):
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=left.node_id))
+        self._pause(_LEFT_S)
+        self.activate()
 
     def fetch(self, incoming: Incoming, most_bytes: int) -> Message:
         """Return a message with its content, and confirm to the SuperLink that it is here.
@@ -506,7 +529,9 @@ class Connection:
                 answer = call(request)
             except httpx.HTTPStatusError as error:
                 reason = self._read(error, of_run)
-                failures += error.response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+                failed = error.response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+                failures += failed
+                self._may_lack |= failed and isinstance(request, PullMessagesRequest)
                 if of_run and failures > _MOST_FAILURES:
                     raise Declined(reason) from error
             # Where another program answers, its answer cannot be read.

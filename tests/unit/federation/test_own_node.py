@@ -551,6 +551,27 @@ def test_what_passes_ends_no_message(
     assert not reason_of(replies)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_message_that_the_superlink_may_have_lost_is_asked_for_by_leaving(
+    superlink: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(superlink_connection, "_LEFT_S", 0.001)
+    with Running(node_of(superlink.address)) as running:
+        running.until(lambda: superlink.asked.count("pull-messages") > 1)
+        superlink.refuse("pull-messages", (500, b""))
+        running.until(lambda: superlink.asked.count("activate-node") == 2)
+        seen = len(superlink.asked)
+        running.until(lambda: len(superlink.asked) > seen + 3)
+        assert running.node.facts()["state"] == "connected"
+    left = superlink.asked.index("deactivate-node")
+    assert superlink.asked[left - 1 : left + 2] == [
+        *("pull-messages", "deactivate-node", "activate-node")
+    ]
+    # Once for the failure, and once at the end.
+    assert superlink.asked.count("deactivate-node") == 2
+    assert superlink.asked.count("register-node") == 1
+
+
 def test_an_agent_that_is_away_is_waited_for_until_it_stops(
     superlink: FakeSuperLink, tmp_path: Path
 ) -> None:
