@@ -40,7 +40,7 @@ def guess_limit(counts: Sequence[tuple[int, int]]) -> float:
     Source: Mann and Whitney, Ann. Math. Stat. 18 (1947), section 4.
     """
     variance = sum((n + m + 1) / (12 * n * m) for n, m in counts) / len(counts) ** 2
-    return min(1.0, 0.5 + float(norm.isf(EXCEEDED)) * variance**0.5)
+    return min(1.0, 0.5 + float(norm.isf(EXCEEDED) * np.sqrt(variance)))
 
 
 def drawn_limit(

@@ -253,10 +253,10 @@ def test_members_are_found_in_sums_of_theirs_alone() -> None:
     assert own.chance == other.chance
     assert own.chance is not None
     assert other.masked is not None
+    assert own.masked is not None
     assert other.masked < own.chance < own.masked
     # 130 values of 20 train nodes, and of 120.
     assert own.clear >= 0.95
-    assert own.masked is not None
     assert 0.7 <= own.masked <= own.clear - 0.1
     assert other.clear == pytest.approx(0.5, abs=0.06)
     assert other.masked == pytest.approx(0.5, abs=0.06)
@@ -576,10 +576,8 @@ def test_a_guess_exceeds_its_limit_in_5_of_100_audits() -> None:
             for group, (n, _) in zip(groups, counts, strict=True)
             for scores in [generator.permutation(np.concatenate(group))]
         ]
-        exceeded += [
-            np.mean([auc(*one) for one in guessed]) > limit,
-            auc(*map(np.concatenate, zip(*guessed, strict=True))) > drawn,
-        ]
+        exceeded[0] += np.mean([auc(*one) for one in guessed]) > limit
+        exceeded[1] += auc(*map(np.concatenate, zip(*guessed, strict=True))) > drawn
     assert exceeded / 2000 == pytest.approx(0.05, abs=0.02)
     # Where scores and shares of true ones differ by group alone, a guess does well.
     high, low = generator.normal(9, size=20), generator.normal(size=20)
