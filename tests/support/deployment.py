@@ -43,7 +43,6 @@ connection = http.client.HTTPSConnection(sys.argv[1], timeout=2.0, context=conte
 connection.request("GET", "/health")
 sys.exit(connection.getresponse().status >= 300)
 """
-_START_S = 300.0
 
 
 @dataclass(slots=True)
@@ -51,9 +50,13 @@ class Deployment(Places):
     """The federation of the hosts ``server``, ``client-0``, ``client-1``, ...
 
     Attributes:
+        programs: By client, what is run in the place of ``retexo`` as its agent.
+        start_s: How long a part may take to answer at first.
         running: Its programs: ``superlink``, ``agent-0``, ``supernode-0``, ...
     """
 
+    programs: dict[int, Command] = field(default_factory=dict)
+    start_s: float = 300.0
     running: dict[str, Part] = field(default_factory=dict)
 
     # ---- starting --------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ class Deployment(Places):
                 *("--out", self.client_folder(client)),
                 host=host.name,
             )
-            self._write_settings(client)
+            self.write_settings(client)
         folders = [self.client_folder(client) for client in range(self.clients)]
         entries, roster = (
             [folder / "member.toml" for folder in folders],
@@ -136,13 +139,15 @@ class Deployment(Places):
 
     def start_agent(self, client: int, **settings: object) -> None:
         """Write a client's ``agent.toml`` and start its agent; return when it is ready."""
-        path = self._write_settings(client, **settings)
-        command: Command = [program("retexo"), "agent", "run", "--config", path]
+        path = self.write_settings(client, **settings)
+        ours = self.programs.get(client, [program("retexo")])
+        command: Command = [*ours, "agent", "run", "--config", path]
         name = f"agent-{client}"
         self._start(name, f"client-{client}", command)
         self._wait_for_agent(client)
 
-    def _write_settings(self, client: int, **settings: object) -> Path:
+    def write_settings(self, client: int, **settings: object) -> Path:
+        """Write a client's ``agent.toml``, and return it."""
         values = self.agent_settings_of(client) | dict(self.agent_settings) | settings
         path = self.client_folder(client) / "agent.toml"
         path.write_text(tomli_w.dumps(values), encoding="utf-8")
@@ -169,8 +174,9 @@ class Deployment(Places):
         ]
         self._start(f"supernode-{client}", f"client-{client}", command)
 
-    def wait_for_supernodes(self, within_s: float = _START_S) -> None:
+    def wait_for_supernodes(self, within_s: float | None = None) -> None:
         """Return when every SuperNode of the federation is known to the SuperLink."""
+        within_s = within_s or self.start_s
         for client in range(self.clients):
             part = self[f"{'agent' if client in self.own_nodes else 'supernode'}-{client}"]
             wait_until(
@@ -259,7 +265,7 @@ class Deployment(Places):
         done = subprocess.run(
             self.hosts[SERVER].command(command),
             capture_output=True,
-            timeout=_START_S,
+            timeout=self.start_s,
             check=False,
         )
         return done.returncode == 0
@@ -276,4 +282,9 @@ class Deployment(Places):
     def _wait_for_agent(self, client: int) -> None:
         name = f"agent-{client}"
         socket = self.client_folder(client) / "agent.sock"
-        wait_until(lambda: connects(socket), f"{name} is not ready", part=self[name])
+        wait_until(
+            lambda: connects(socket),
+            f"{name} is not ready",
+            part=self[name],
+            within_s=self.start_s,
+        )

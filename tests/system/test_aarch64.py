@@ -44,10 +44,20 @@ from tests.support.aarch64 import (
     packages_of,
 )
 from tests.support.agents import AgentProcess, agents, train_with
-from tests.support.commands import ROOT, copy_tree, environment, run_command, search_path
+from tests.support.commands import (
+    ROOT,
+    copy_tree,
+    environment,
+    program,
+    run_command,
+    search_path,
+)
 from tests.support.data import data_dir
+from tests.support.deployment import Deployment
 from tests.support.emulated_root import EmulatedRoot
-from tests.support.runs import configured, model_weights, train
+from tests.support.hosts import Hosts
+from tests.support.places import host_names
+from tests.support.runs import configured, crossed, model_weights, result_of, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -56,6 +66,8 @@ LOG = logging.getLogger(__name__)
 #: Said in the issue: an update made on 64-bit Arm equals that of x86.
 TOLERANCE = 1e-6
 KEYS: dict[str, Any] = {"clients": 2, "hidden": 16, "layers": 2, "rounds": 3}
+#: In the place of ``retexo``, which has no program there.
+AGENT = "from retexo_fl.cli import main; main()"
 #: What a SuperNode and the ClientApp that it starts load, and the agent with all of its layers.
 IMPORTS = (
     "flwr.supernode.cli.flower_supernode",
@@ -226,3 +238,29 @@ def test_an_arm_and_an_x86_agent_train_like_one_process(tmp_path: Path, python: 
         difference = relative_difference(mixed[name], weights)
         LOG.info("%s: %.2g", name, difference)
         assert difference < TOLERANCE, name
+
+
+def test_an_arm_agent_is_its_own_node_under_masks(tmp_path: Path, machine: Aarch64) -> None:
+    """Two more agents and the SuperLink are of x86; each agent masks what it adds."""
+    clients, parts = 3, tmp_path / "parts"
+    cut = ("--dataset", "digits", "--clients", str(clients), "--out", str(parts))
+    run_command([program("retexo"), "partition", "make", *cut], cwd=tmp_path)
+    options = ("--profile", "retexo", "--hidden", "8", "--rounds", "2", "--candidates", "none")
+    masked = (*options, "--secure-aggregation", "masked")
+    inline, mixed = tmp_path / "inline", tmp_path / "mixed"
+    here = ("--partitions", str(parts), "--out", str(inline), "--quiet")
+    run_command([program("retexo"), "run", *masked, *here], cwd=tmp_path)
+    with Hosts(host_names(clients)) as hosts:
+        deployment = Deployment(
+            hosts, tmp_path, parts, clients, own_nodes=range(clients), start_s=START_S
+        )
+        deployment.programs[0] = [*machine.command("-c", AGENT)]
+        deployment.start()
+        deployment.run(mixed, *masked, timeout_s=START_S)
+    assert crossed(mixed) == crossed(inline) != {}
+    weights = model_weights(inline)
+    for name, found in model_weights(mixed).items():
+        difference = relative_difference(found, weights[name])
+        LOG.info("%s: %.2g", name, difference)
+        assert difference < TOLERANCE, name
+    assert result_of(mixed)["test_accuracy"] == result_of(inline)["test_accuracy"]
