@@ -6,7 +6,7 @@ compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -37,9 +37,13 @@ class Options(TypedDict, total=False):
     key_column: str | None
     """Column of node keys; default 'key'."""
     label_column: str | None
-    """Column of labels; default 'label'."""
+    """Labels: column of --nodes (default 'label'), array or attribute (default 'y'), or column
+    of y by number or name.
+    """
     unlabelled_values: str | None
     """Labels that mean 'unlabelled', as an empty cell does."""
+    drop_columns: str | None
+    """Columns that --features auto leaves out, such as other labels."""
     repeated_nodes: Literal["refuse", "first", "last"] | None
     """Rows of --nodes with one key: refuse, or keep one."""
     source_column: str | None
@@ -208,8 +212,8 @@ class Options(TypedDict, total=False):
     """Pairs without an edge per train edge and round, in task links."""
     loss: str | Callable[..., Any] | None
     """Loss, summed over nodes. auto: cross-entropy, for regression squared."""
-    class_weights: str | Sequence[float] | None
-    """Loss weights by class: inverse to frequency (balanced), or one number each."""
+    class_weights: str | Sequence[float] | Mapping[str, float] | None
+    """Loss weights by class: inverse to frequency (balanced), or numbers, in order or by name."""
     metric: str | Callable[..., Any] | None
     """Metric that selects weights on validation nodes. auto: accuracy; several labels and links
     roc-auc; regression rmse.
@@ -355,6 +359,7 @@ class SweepOptions(TypedDict, total=False):
     key_column: str | Sequence[str] | None
     label_column: str | Sequence[str] | None
     unlabelled_values: str | Sequence[str] | None
+    drop_columns: str | Sequence[str] | None
     repeated_nodes: (
         Literal["refuse", "first", "last"] | Sequence[Literal["refuse", "first", "last"]] | None
     )
@@ -493,7 +498,13 @@ class SweepOptions(TypedDict, total=False):
     link_head: Literal["dot", "mlp"] | Sequence[Literal["dot", "mlp"]] | None
     negatives: int | Sequence[int] | None
     loss: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
-    class_weights: str | Sequence[float] | Sequence[str | Sequence[float]] | None
+    class_weights: (
+        str
+        | Sequence[float]
+        | Mapping[str, float]
+        | Sequence[str | Sequence[float] | Mapping[str, float]]
+        | None
+    )
     metric: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
     per_client_metrics: bool | Sequence[bool] | None
     weight_decay: float | Sequence[float] | None
@@ -571,6 +582,7 @@ def every_key(  # noqa: PLR0913
     key_column: Any = "",
     label_column: Any = "",
     unlabelled_values: Any = "",
+    drop_columns: Any = "",
     repeated_nodes: Any = "refuse",
     source_column: Any = "",
     target_column: Any = "",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: How a graph is read: as it was for the run, where nothing else is said.
 READING: Final = (
     *OF_TABLES,
-    *("edges-are", "merge-edges", "self-loops", "unknown-nodes", "type-column"),
+    *("edges-are", "merge-edges", "self-loops", "unknown-nodes", "type-column", "label-column"),
 )
 #: What names a graph, and says how it is read.
 OF_GRAPH: Final = frozenset({"nodes", "edges", "dataset", "data-dir", *READING, "edges-before"})
@@ -91,6 +91,8 @@ def _config(
     trained = config_values(model.config)
     given = dict(values)
     columns = {*OF_TABLES}
+    # Of a graph of the other kind the labels may be called otherwise.
+    others = set() if is_table == bool(model.config.nodes) else {"label-column"}
     kept = model.run / RECIPE_NAME
     if is_table:
         if is_read_here:
@@ -104,7 +106,9 @@ def _config(
             given["features"] = str(kept)
     elif wrong := sorted(columns & given.keys()):
         raise ConfigurationError(f"{wrong[0]}: is for tables; expected them, or no such key")
-    as_trained = [key for key in READING[1:] if is_table or key not in columns]
+    as_trained = [
+        key for key in READING[1:] if key not in others and (is_table or key not in columns)
+    ]
     return make_config(
         {
             **{key: trained[key] for key in as_trained},

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Keys of a run that say what it was trained on, by whom.
 _OF_TRAINING: Final = frozenset(
     OF_GRAPH
-    | {"partitioner", "split", "links"}
+    | {"partitioner", "split", "links", "drop-columns"}
     | {"introductions", "relay", "min-clients", "round-deadline-s", "secure-aggregation"}
 )
 #: Of these, what a deployment predicts by, too.

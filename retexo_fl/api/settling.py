@@ -42,7 +42,7 @@ OF_PARTS: Final = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", *OF_TABLES),
         *("partitioner", "split", "edges-are", "merge-edges", "self-loops", "edges-before"),
-        "unknown-nodes",
+        *("unknown-nodes", "label-column", "drop-columns"),
     }
 )
 #: Keys with a graph's place; a deployment's clients have their own.

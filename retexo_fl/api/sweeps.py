@@ -26,6 +26,7 @@ from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import FOLDER, SweepGraph
 from retexo_fl.api.sweep_rows import SweepRow, SweepRows, text_of, told
 from retexo_fl.api.sweep_splits import with_each_split
+from retexo_fl.api.sweep_targets import without_learned_features
 from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, takes_keys, values_of, with_frames
 from retexo_fl.config import Scalar, check_value, named_plugins
@@ -120,13 +121,14 @@ def sweep_in(
 
     Args:
         file: The file; None for one run.
-        chosen: Keys of all runs, which win over those of the file.
+        chosen: Keys of all runs, which win over those of the file; a list stands for one run with
+            each of its values.
 
     Raises:
         ConfigurationError: It cannot be read, or holds something else.
     """
     if file is None:
-        return [checked_keys(chosen)]
+        return [checked_keys(keys) for keys in expanded(chosen, [])]
     found = read_toml(file)
     base, runs = found.pop("base", {}), found.pop("run", [])
     is_list = isinstance(runs, list) and all(isinstance(one, dict) for one in runs)
@@ -176,6 +178,7 @@ def sweep_of(
     if jobs < 1:
         raise ConfigurationError(f"jobs: got {jobs}; expected a whole number from 1")
     runs = with_each_split(runs, None if graph is None else graph.given)
+    runs = without_learned_features(runs, tell)
     digests = _digests(runs)
     given: Sequence[Mapping[str, Scalar] | InputError] = runs
     with _replacing(out) if overwrite else nullcontext() as former:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 #: A folder of parts, or all parts of one graph.
 Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"
 
+_WEIGHTS: Final = "class-weights"
 #: What separates the items of a list, by key.
 _SEPARATORS: Final = MappingProxyType(
-    {"fanouts": "/", "devices": ",", "class-weights": ",", "nodes": ",", "edges": ","}
+    {"fanouts": "/", "devices": ",", _WEIGHTS: ",", "nodes": ",", "edges": ","}
 )
 #: Known to one process alone.
 _MAIN: Final = "__main__:"
@@ -86,7 +87,8 @@ def values_of(keys: Mapping[str, object]) -> dict[str, Scalar]:
     Args:
         keys: Names in snake or kebab case; None is the same as leaving the key out. Values may also
             be paths, dates, NumPy scalars, lists of ``fanouts``, ``devices`` and ``class_weights``,
-            and classes or functions where the key takes ``module:attribute``.
+            a mapping of class names for the latter, and classes or functions where the key takes
+            ``module:attribute``.
 
     Raises:
         ConfigurationError: There is no such key, or it takes no such value.
@@ -167,6 +169,8 @@ def check_importable(values: Mapping[str, Scalar], *, where: str) -> None:
 def _scalar(key: str, value: object) -> Scalar:
     if isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Mapping) and key == _WEIGHTS:
+        value = [f"{name}:{_scalar('', weight)}" for name, weight in value.items()]
     text = str(value) if isinstance(value, Path) else date_text(value)
     if text is not None:
         return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -219,8 +220,8 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         typer.Option(
             "--by-type",
             help=(
-                "Each summary is of one node type, named by its file; the recipe gets one "
-                "part per type, in the order of the files."
+                "Each file is of one node type, which its name says; the recipe gets one part "
+                "per type, in the order of the files. Columns are of the types that have them."
             ),
         ),
     ] = False,
@@ -292,6 +293,11 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         missing=_constant(missing),
     )
     address = deployment_address(superlink, root_certificates, insecure=insecure)
+    if address is not None and by_type:
+        raise ConfigurationError(
+            "by-type: cannot be given with superlink, by which clients share a summary of one "
+            "table; expected each type's summaries as files"
+        )
     if address is not None:
         _refuse_with_superlink(
             inputs=inputs,
@@ -303,7 +309,6 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             delimiter=delimiter,
             decimal=decimal,
             encoding=encoding,
-            by_type=by_type,
         )
         from retexo_fl.federation.recipe_app import RecipeTask
 
@@ -325,7 +330,8 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         form=TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding),
     )
     if by_type:
-        _fit_types(inputs, choice, options, out)
+        of_types = _summaries_of_types(inputs, choice, key_column, label_column)
+        _fit_types(inputs, of_types, options, out)
         return
     summary = merge_summaries(_summaries(inputs, choice, key_column, label_column))
     recipe, told = fit_recipe(summary, options)
@@ -335,24 +341,17 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     tell(_sentence(recipe, summary, out))
 
 
-def _fit_types(inputs: list[Path], choice: ColumnChoice, options: FitOptions, out: Path) -> None:
+def _fit_types(
+    inputs: list[Path], summaries: list[TableSummary], options: FitOptions, out: Path
+) -> None:
     """Make a recipe of types, of which each has files of its name."""
     from retexo_fl.graph.recipes import fit_by_type, merge_summaries
 
-    if tables := [path for path in inputs if path.suffix.lower() != ".json"]:
-        raise ConfigurationError(
-            f"{tables[0]}: is a table; expected summaries of types with by-type (`retexo features "
-            "summarise`)"
-        )
-    of_types: dict[str, list[Path]] = {}
-    for path in inputs:
-        of_types.setdefault(bare_name(path), []).append(path)
+    of_types: dict[str, list[TableSummary]] = {}
+    for path, summary in zip(inputs, summaries, strict=True):
+        of_types.setdefault(bare_name(path), []).append(summary)
     recipe, told = fit_by_type(
-        {
-            kind: merge_summaries(_summaries(paths, choice, "", ""))
-            for kind, paths in of_types.items()
-        },
-        options,
+        {kind: merge_summaries(summaries) for kind, summaries in of_types.items()}, options
     )
     write_whole(out, [recipe.to_toml().encode()])
     for sentence in told:
@@ -440,13 +439,10 @@ def _summaries(
     from retexo_fl.graph.recipes import read_summary
     from retexo_fl.graph.sources.tables import summarise_table
 
-    seen: dict[Path, Path] = {}
-    for path in inputs:
-        if seen.setdefault(path.resolve(), path) is not path:
-            raise ConfigurationError(f"{path}: was given twice; expected each client's once")
+    _check_once(inputs)
     summaries = []
     for path in inputs:
-        if path.suffix.lower() != ".json":
+        if not _is_summary(path):
             summaries.append(summarise_table(path, choice))
             continue
         summary = read_summary(path)
@@ -466,6 +462,58 @@ def _summaries(
             )
         summaries.append(summary.without(choice.drop))
     return summaries
+
+
+def _check_once(inputs: list[Path]) -> None:
+    seen: dict[Path, Path] = {}
+    for path in inputs:
+        if seen.setdefault(path.resolve(), path) is not path:
+            raise ConfigurationError(f"{path}: was given twice; expected each client's once")
+
+
+def _is_summary(path: Path) -> bool:
+    return path.suffix.lower() == ".json"
+
+
+def _summaries_of_types(
+    inputs: list[Path], choice: ColumnChoice, key_column: str, label_column: str
+) -> list[TableSummary]:
+    """Return a summary of each file; chosen columns are those of the types that have them."""
+    from retexo_fl.graph.sources.tables import choices_by_table, summarise_table
+
+    _check_once(inputs)
+    tables = [path for path in inputs if not _is_summary(path)]
+    if tables and len(tables) < len(inputs):
+        raise ConfigurationError(
+            f"{tables[0]}: is a table, and others are summaries; expected files of one kind with "
+            "by-type"
+        )
+    if tables:
+        choices = choices_by_table(tables, choice)
+        summaries = [summarise_table(path, own) for path, own in zip(tables, choices, strict=True)]
+    else:
+        summaries = _summaries(inputs, replace(choice, drop=()), "", "")
+        _check_somewhere("drop", choice.drop, [{*summary.columns} for summary in summaries])
+        summaries = [
+            summary.without([name for name in choice.drop if name in summary.columns])
+            for summary in summaries
+        ]
+    for option, given, told in (
+        ("key-column", key_column, [summary.key_column for summary in summaries]),
+        ("label-column", label_column, [summary.label_column for summary in summaries]),
+    ):
+        _check_somewhere(option, [given] if given else [], [{*filter(None, told)}])
+    return summaries
+
+
+def _check_somewhere(option: str, names: Iterable[str], there: Sequence[set[str]]) -> None:
+    known: set[str] = set().union(*there)
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"{option}: {name[:60]!r} is a column of no type; there is: "
+                f"{', '.join(sorted(known))[:400] or 'none'}"
+            )
 
 
 def _choice(key: str, label: str, columns: str, drop: str, categorical: str) -> ColumnChoice:

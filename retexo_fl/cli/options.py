@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from retexo_fl.cli.help_text import styled
 from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
-from retexo_fl.config.keys import joined_texts
 from retexo_fl.config.profiles import PROFILES
 
 Values = dict[str, Scalar]
@@ -91,15 +90,19 @@ def config_command(
     help_text: str,
     epilog: str,
     defaults: Mapping[str, str] = _NO_DEFAULTS,
+    repeated: bool = False,
 ) -> Callable[[Callable[..., Any]], None]:
     """Register a command that takes configuration keys as options.
 
     The decorated function gets ``values``, the keys that the user gave, and its other parameters
     (which must be keyword-only and declared for typer) as they are. ``defaults`` says in words what
-    a key is that is not given, where that is not the key's own default.
+    a key is that is not given, where that is not the key's own default. With ``repeated`` an option
+    may be given several times: its key is the list of these values then.
     """
     key_parameters = [
-        _parameter(key, panel, defaults.get(key)) for panel, keys in panels.items() for key in keys
+        _parameter(key, panel, defaults.get(key), repeated=repeated)
+        for panel, keys in panels.items()
+        for key in keys
     ]
 
     def register(function: Callable[..., Any]) -> None:
@@ -111,11 +114,7 @@ def config_command(
 
         def command(**given: Any) -> Any:
             texts = {key_of(item.name): given.pop(item.name) for item in key_parameters}
-            values = {
-                key: parse_value(key, str(joined_texts(text)))
-                for key, text in texts.items()
-                if text not in (None, [])
-            }
+            values = {k: _values(k, text) for k, text in texts.items() if text not in (None, [])}
             return function(values, **given)
 
         parameters = [*own, *key_parameters]
@@ -126,7 +125,14 @@ def config_command(
     return register
 
 
-def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:
+def _values(key: str, text: str | list[str]) -> Scalar | list[Scalar]:
+    """Return the value of a key, or the values of one that was given several times."""
+    if isinstance(text, str) or len(text) == 1 or key_infos()[key].several:
+        return parse_value(key, ",".join([text] if isinstance(text, str) else text))
+    return [parse_value(key, one) for one in text]
+
+
+def _parameter(key: str, panel: str, default: str | None, *, repeated: bool) -> inspect.Parameter:
     option = typer.Option(
         f"--{key}",
         help=_help(key, default),
@@ -139,7 +145,9 @@ def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:
         field_of(key),
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[(list[str] if key_infos()[key].several else str) | None, option],
+        annotation=Annotated[
+            (list[str] if repeated or key_infos()[key].several else str) | None, option
+        ],
     )
 
 

@@ -11,7 +11,7 @@ import typer
 from retexo_fl.api.sweep_rows import SweepRow, SweepRows
 from retexo_fl.api.sweeps import TABLE_NAME, sweep_in, sweep_of
 from retexo_fl.cli.help_text import examples
-from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Overwrite, Values, config_command
+from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Overwrite, config_command
 from retexo_fl.cli.sentences import complain, printable, tell_json
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, Scalar, panels
@@ -25,9 +25,10 @@ _HELP = """Train many configurations and write their results as one table.
 
 SWEEP.toml has a table `[base]` with keys of all runs, any number of tables `[[run]]` with keys of \
 one more, or both; a list stands for one run with each of its values. Options are keys of all \
-runs, which win over the file and can do without it; `--split published:all` is a run for each \
-split that the graph brings. Of runs that differ in such a split and the seed alone the mean is \
-printed, with its standard deviation. Called again it goes on: a \
+runs, which win over the file and can do without it; one that is given several times stands for \
+one run with each of its values, `--split published:all` for one with each split that the graph \
+brings. Of runs that differ in such a split and the seed alone the mean is printed, with its \
+standard deviation. Called again it goes on: a \
 run that has finished is not trained again, one that was interrupted or failed is resumed; with \
 `--overwrite` it begins anew. A run that fails does not end the others; the exit code is then 1.
 """
@@ -35,6 +36,8 @@ _EXAMPLES = examples(
     "retexo sweep SWEEP.toml --out runs/sweep",
     "retexo sweep SWEEP.toml --out runs/sweep --jobs 4",
     "retexo sweep --dataset tolokers --split published:all --out runs/tolokers",
+    "retexo sweep --nodes accounts.csv --edges transfers.csv --features auto --label-column fraud "
+    "--label-column dormant --out runs/targets",
 )
 _PANELS = {
     panel: kept
@@ -45,11 +48,14 @@ _PANELS = {
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    config_command(app, "sweep", _PANELS, help_text=_HELP, epilog=_EXAMPLES)(_sweep)
+    register = config_command(
+        app, "sweep", _PANELS, help_text=_HELP, epilog=_EXAMPLES, repeated=True
+    )
+    register(_sweep)
 
 
 def _sweep(  # noqa: PLR0913 - each an option
-    values: Values,
+    values: Mapping[str, object],
     *,
     file: Annotated[
         Path | None,
@@ -62,13 +68,13 @@ def _sweep(  # noqa: PLR0913 - each an option
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print how each run ends.")] = False,
     overwrite: Overwrite = False,
-    profile: Annotated[str | None, PROFILE_OPTION] = None,
+    profile: Annotated[list[str] | None, PROFILE_OPTION] = None,
 ) -> None:
     def tell(sentence: str) -> None:
         if not quiet:
             complain(sentence)
 
-    chosen = values | ({} if profile is None else {"profile": profile})
+    chosen = {**values, **({"profile": profile} if profile else {})}
     if file is None and not chosen:
         raise ConfigurationError("SWEEP.toml: missing; expected a file of runs, or keys as options")
     rows = sweep_of(sweep_in(file, chosen), out, jobs=jobs, tell=tell, overwrite=overwrite)

@@ -275,6 +275,7 @@ def reading_of(config: RunConfig) -> Reading:
     return Reading(
         rules=edge_rules(config),
         labels=label_kind(config),
+        label=config.label_column,
         num_features=0 if config.features == NO_FEATURES else None,
         masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
         types=types_column(config),
@@ -503,7 +504,12 @@ def _columns_of_several(
     )
     if config.features == AUTO_FEATURES:
         recipe, told = fit_typed_recipe(
-            nodes, columns, label_kind(config), attributes, config.asked_types
+            nodes,
+            columns,
+            label_kind(config),
+            attributes,
+            label_types=config.asked_types,
+            drop=config.dropped_columns,
         )
         for sentence in told:
             logger.warning("features: %s", sentence)
@@ -526,7 +532,7 @@ def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable)
         choice = ColumnChoice(
             key=key or KEY_COLUMN,
             label=label or LABEL_COLUMN,
-            drop=tuple(attributes),
+            drop=(*attributes, *config.dropped_columns),
             unlabelled=unlabelled,
             form=form,
         )
@@ -649,7 +655,7 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
 
 def _checked(settled: SettledParts) -> SettledParts:
     """Settle which class the metric is of, and check that the model takes the edges."""
-    config = _of_class(settled.config, settled.parts)
+    config = _with_weights(_of_class(settled.config, settled.parts), settled.parts[0])
     parts = [with_structure(part, config) for part in settled.parts]
     if parts[0].is_structural:
         check_structure(config)
@@ -746,6 +752,32 @@ def _of_class(config: RunConfig, parts: Sequence[GraphPartition]) -> RunConfig:
         *(config.metric, names[int(asked)]),
     )
     return config
+
+
+def _with_weights(config: RunConfig, part: GraphPartition) -> RunConfig:
+    """Return the configuration with class weights by place that are given by name; others are 1.
+
+    Raises:
+        ConfigurationError: There is no such class, or it is named twice, or no weight is above 0.
+    """
+    if ":" not in config.class_weights:
+        return config
+    given = [piece.rpartition(":")[::2] for piece in config.class_weights.split(",")]
+    names = part.class_names or tuple(map(str, range(part.num_classes)))
+    called = ", ".join(names[:_MOST_NAMES]) + ", ..." * (len(names) > _MOST_NAMES)
+    for at, (name, _) in enumerate(given):
+        if name not in names or name in dict(given[:at]):
+            what = "is named twice" if name in names else "is no class"
+            raise ConfigurationError(
+                f"class-weights: {name[:60]!r} {what}; expected some of {called}, each once, or a "
+                "number for each in their order"
+            )
+    weights = [dict(given).get(name, "1") for name in names]
+    if not any(map(float, weights)):
+        raise ConfigurationError("class-weights: all are 0; expected one above 0")
+    told = ", ".join(f"{n} {w}" for n, w in zip(names[:_MOST_NAMES], weights, strict=False))
+    logger.warning("class-weights: %s%s", told, ", ..." * (len(names) > _MOST_NAMES))
+    return replace(config, class_weights=",".join(weights))
 
 
 def graph_facts(parts: Sequence[GraphPartition]) -> GraphFacts:

@@ -26,7 +26,7 @@ AUTO_FEATURES: Final = "auto"
 NO_FEATURES: Final = "none"
 #: Keys that say how tables of nodes and edges are read; a run without tables has none of them.
 OF_TABLES: Final = (
-    *("features", "key-column", "label-column", "unlabelled-values"),
+    *("features", "key-column", "unlabelled-values"),
     *("source-column", "target-column", "weight-column", "time-column", "node-time-column"),
     "predicates",
     *("delimiter", "decimal", "encoding", "repeated-nodes"),
@@ -113,6 +113,13 @@ def _check_graph(values: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"
             )
+
+    is_here = values["engine"] != "deployment"
+    if values["drop-columns"] and values["features"] != AUTO_FEATURES and is_here:
+        raise ConfigurationError(
+            f"drop-columns: {shown(values['drop-columns'])} does not go with features "
+            f"{shown(values['features'])}; expected features auto, or `retexo features fit --drop`"
+        )
 
 
 def _check_other_engine(values: Mapping[str, Any]) -> None:

@@ -132,6 +132,11 @@ def check_goal(values: Mapping[str, Any]) -> None:
             "place of one, from 0, such as f1:1"
         )
     weights = values["class-weights"]
+    if values["engine"] == "deployment" and ":" in weights:
+        raise ConfigurationError(
+            f"class-weights: {weights}: the server of a deployment does not know class names; "
+            "expected a number for each class, such as 1,20"
+        )
     if weights != "none" and task == "multi-label" and is_plugin(values["loss"]):
         raise ConfigurationError(
             f"class-weights: {weights} does not go with loss {values['loss']} and task {task}; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -111,6 +111,18 @@ def texts(help_text: str, **more: Unpack[More]) -> Any:
 def joined_texts(value: object) -> object:
     """Return the text of a list or tuple of texts or paths; anything else as it is."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def text_of_number(value: object) -> object:
+    """Return the text of a whole number, which names a column; anything else as it is."""
+    return str(value) if type(value) is int else value
+
+
+def text_of_weights(value: object) -> object:
+    """Return the text of numbers, in a list or by name; anything else as it is."""
+    if isinstance(value, Mapping):
+        value = [f"{name}:{number}" for name, number in value.items()]
+    return joined_texts(value)
 
 
 def switch(help_text: str, **more: Unpack[More]) -> Any:

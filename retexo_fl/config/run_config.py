@@ -33,6 +33,8 @@ from retexo_fl.config.keys import (
     one_of,
     switch,
     text,
+    text_of_number,
+    text_of_weights,
     texts,
     value_of,
     whole,
@@ -99,12 +101,21 @@ class RunConfig:
         lean=ANY,
     )
     key_column: str = text("", "Column of node keys; default 'key'.", lean=ANY)
-    label_column: str = text("", "Column of labels; default 'label'.", lean=ANY)
+    label_column: str = text(
+        "",
+        "Labels: column of --nodes (default 'label'), array or attribute (default 'y'), or column "
+        "of y by number or name.",
+        lean=ANY,
+        read=text_of_number,
+    )
     unlabelled_values: str = text(
         "",
         "Labels that mean 'unlabelled', as an empty cell does.",
         metavar="A,B",
         lean=ANY,
+    )
+    drop_columns: str = texts(
+        "Columns that --features auto leaves out, such as other labels.", metavar="A,B", lean=ANY
     )
     repeated_nodes: str = one_of(
         "refuse",
@@ -458,10 +469,11 @@ class RunConfig:
     )
     class_weights: str = formed(
         "none",
-        "Loss weights by class: inverse to frequency (balanced), or one number each.",
+        "Loss weights by class: inverse to frequency (balanced), or numbers, in order or by name.",
         CLASS_WEIGHTS,
         metavar="SPEC",
         lean=ANY,
+        read=text_of_weights,
     )
     metric: str = formed(
         "auto",
@@ -868,6 +880,11 @@ class RunConfig:
     def asked_types(self) -> frozenset[str]:
         """Types of nodes whose labels are learned, by name; none for all that have labels."""
         return frozenset(filter(None, map(str.strip, self.label_types.split(","))))
+
+    @property
+    def dropped_columns(self) -> tuple[str, ...]:
+        """Columns that a recipe which is made leaves out."""
+        return tuple(filter(None, map(str.strip, self.drop_columns.split(","))))
 
     @property
     def has_candidates(self) -> bool:

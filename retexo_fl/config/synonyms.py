@@ -60,7 +60,8 @@ _NAMES: Final = {
     "edges-before": "before cutoff cutoff_time until time_cutoff",
     "feature-normalisation": "normalize normalise normalize_features normalise_features "
     "feature_normalization normalization normalisation scaler scaling row_normalize",
-    "label-column": "label labels target y y_column label_col label_name",
+    "label-column": "label labels target targets y y_column label_col label_columns label_name",
+    "drop-columns": "drop drop_cols exclude exclude_columns ignore_columns",
     "key-column": "id id_column key index_col node_id node_id_column id_col key_col",
     "nodes": "node_file nodes_file node_table node_csv nodes_csv node_path nodes_path",
     "edges": "edge_file edges_file edge_table edge_csv edges_csv edge_list edge_index edge_path",

@@ -98,11 +98,15 @@ LOSS: Final = ValueForm(
 
 #: Not all of them zero.
 _WEIGHT: Final = r"(?=\.?\d)\d{0,9}(\.\d{0,9})?"
+_NAMED: Final = rf"[^,]{{1,200}}:{_WEIGHT}"
 CLASS_WEIGHTS: Final = ValueForm(
-    pattern=re.compile(rf"none|balanced|(?=.*[1-9]){_WEIGHT}(,{_WEIGHT})*", re.ASCII),
+    pattern=re.compile(
+        rf"none|balanced|(?=.*[1-9]){_WEIGHT}(,{_WEIGHT})*|{_NAMED}(,{_NAMED})*", re.ASCII
+    ),
     names=frozenset(),
-    expected="none, balanced, or a number from 0 for each class, such as 1,20, not all of them 0",
-    brief="none, balanced, or a number for each class such as 1,20",
+    expected="none, balanced, a number from 0 for each class in their order, such as 1,20, not all "
+    "of them 0, or numbers of some classes by name, such as spam:6",
+    brief="none, balanced, a number for each class such as 1,20, or by name such as spam:6",
     extensible=False,
 )
 

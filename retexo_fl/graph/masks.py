@@ -92,6 +92,7 @@ def published_split(
 ) -> Published:
     """Return the split that masks are.
 
+    A node without a label is of no use: it is left out of the masks, and a note says how many are.
     Where there is no mask of test nodes, labelled nodes of no other mask test. Where there is none
     of validation nodes, one train node of five of each class validates, those whose keys have the
     least hashes: the same whatever the seed, and however nodes are split over clients.
@@ -104,7 +105,7 @@ def published_split(
         column: Which of several splits, from 0; None for the first.
 
     Raises:
-        DatasetError: They are no such masks, not disjoint, or have an unlabelled node.
+        DatasetError: They are no such masks, or not disjoint.
         ConfigurationError: There is no such column.
     """
     checks = ArrayChecks(source=source, error=DatasetError)
@@ -123,10 +124,14 @@ def published_split(
         name: _one_mask(checks, name, mask, len(keys), column or 0) for name, mask in there.items()
     }
     # Before nodes are taken from one for another.
-    checks.masks(found, labelled(labels))
+    checks.masks(found, np.ones(len(keys), dtype=bool))
+    known = labelled(labels)
+    taken = np.logical_or.reduce(list(found.values()))
+    if lacking := int(np.count_nonzero(taken & ~known)):
+        notes.append(f"without {format_counted(lacking, 'node')} that have no label")
+        found = {name: mask & known for name, mask in found.items()}
     if "test_mask" not in found:
-        taken = np.logical_or.reduce(list(found.values()))
-        found["test_mask"] = labelled(labels) & ~taken
+        found["test_mask"] = known & ~taken
         notes.append("without a test_mask all other labelled nodes test")
     if "val_mask" not in found:
         found["val_mask"] = _validating(checks, found["train_mask"], keys, labels)

@@ -209,8 +209,8 @@ class Objective(ABC):
 
     @property
     def given_weights(self) -> tuple[float, ...]:
-        """The weights that a configuration gives, or none."""
-        if self.class_weights in {"none", "balanced"}:
+        """The weights that a configuration gives, or none, or none yet of classes by name."""
+        if self.class_weights in {"none", "balanced"} or ":" in self.class_weights:
             return ()
         return tuple(float(text) for text in self.class_weights.split(","))
 

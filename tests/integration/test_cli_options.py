@@ -270,7 +270,14 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
     }
     only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
     only_default |= {"features", "key-column", "label-column", "secure-aggregation", "num-bases"}
-    only_default |= {"unlabelled-values", "repeated-nodes", "delimiter", "decimal", "encoding"}
+    only_default |= {
+        "unlabelled-values",
+        "repeated-nodes",
+        "drop-columns",
+        "delimiter",
+        "decimal",
+        "encoding",
+    }
     columns = ("source", "target", "weight", "time", "node-time", "type")
     only_default |= {f"{name}-column" for name in columns}
     only_default |= {

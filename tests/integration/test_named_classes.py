@@ -249,6 +249,44 @@ def test_a_name_that_no_class_has_is_refused_with_those_that_are_there(
     assert not Path("r").exists()
 
 
+def test_class_weights_take_names(retexo: CommandLine, caplog: pytest.LogCaptureFixture) -> None:
+    write_graph(Path("data"), y=np.where(path_graph()["y"], "of fraud: yes", "fine"))
+    named = ("--dataset", "small", "--data-dir", "data", "--clients", "2", *TINY)
+    retexo.done("run", *named, "--class-weights", "of fraud: yes:6", "--out", "name")
+    assert "class-weights: fine 1, of fraud: yes 6" in caplog.messages
+    retexo.done("run", *named, "--class-weights", "1,6", "--out", "place")
+    keys: dict[str, Any] = {"dataset": "small", "data_dir": "data"}
+    keys |= {"clients": 2, "rounds": 2, "hidden": 8}
+    weights: dict[str, float] = {"of fraud: yes": 6, "fine": 1.0}
+    run = retexo_fl.run(**keys, class_weights=weights, out="python", quiet=True)
+    assert model_bytes(Path("name")) == model_bytes(Path("place")) == model_bytes(Path("python"))
+    assert run.config.class_weights == "1.0,6"
+    with pytest.raises(retexo_fl.RetexoError, match="class-weights: 'spam' is no class; expected"):
+        retexo_fl.run(**keys, class_weights={"spam": 6}, out="new")
+    # Classes that have no names of their own have their numbers.
+    write_graph(Path("data"))
+    retexo.done("run", *named, "--class-weights", "1:6", "--out", "number")
+    assert retexo_fl.Run.open("number").config.class_weights == "1,6"
+    for given, told in (
+        (
+            "spam:6",
+            "class-weights: 'spam' is no class; expected some of 0, 1, each once, or a numb",
+        ),
+        ("1:6,1:2", "class-weights: '1' is named twice; expected some of 0, 1, each once, or a nu"),
+        ("0:0,1:0", "class-weights: all are 0; expected one above 0"),
+        (
+            "0:-1",
+            "class-weights: got '0:-1'; expected none, balanced, a number from 0 for each cla",
+        ),
+    ):
+        assert retexo.refused("run", *named, "--class-weights", given, "--out", "r").startswith(
+            told
+        )
+    link = ("--superlink", "127.0.0.1:1", "--insecure", "--clients", "2", "--out", "r")
+    told = retexo.refused("run", *link, "--class-weights", "spam:6")
+    assert told.startswith("class-weights: spam:6: the server of a deployment does not know class")
+
+
 def test_labels_that_count_from_zero_stay_as_they_are() -> None:
     arrays = path_graph()
     graph = Graph.from_edges(

@@ -71,6 +71,11 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "features": Tried(
             "auto", LEAN, {"nodes": "nodes.csv", "edges": "edges.csv", "dataset": None}
         ),
+        "drop-columns": Tried(
+            "x1",
+            LEAN,
+            {"features": "auto", "nodes": "nodes.csv", "edges": "edges.csv", "dataset": None},
+        ),
         "key-column": Tried(
             "key", LEAN, {"nodes": "nodes.csv", "edges": "edges.csv", "dataset": None}
         ),

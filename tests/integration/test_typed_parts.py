@@ -391,3 +391,53 @@ def test_guide_makes_parts_of_its_tables_and_trains(retexo: CommandLine) -> None
     part = open_partition(Path("parts/part-1"))
     assert part.boundary_keys.tolist() == [b"customer/ann", b"device/phone"]
     assert Path("runs/own/result.json").is_file()
+
+
+def test_a_recipe_of_types_is_made_of_tables_at_once(retexo: CommandLine) -> None:
+    """Tables with marks of their own, gaps, and a column that one type has."""
+    Path("customer.csv").write_text(
+        "key;fraud;age;branch;since\n"
+        "c1;yes;31,5;north;01.02.2020\nc2;no;;north;13.02.2021\nc3;no;50,25;;\nc4;;44,0;south;\n"
+    )
+    Path("device.csv").write_text("key|price|branch\nd1|10|north\nd2||south\nd3|30|south\n")
+    Path("shop.csv").write_text("key\ns1\ns2\n")
+    label = ("--label-column", "fraud")
+    for kind in ("customer", "device", "shop"):
+        of_type = label if kind == "customer" else ("--unlabelled",)
+        out = ("--drop", "branch") if kind != "shop" else ()
+        retexo.done("features", "summarise", f"{kind}.csv", *of_type, *out, "--out", f"{kind}.json")
+    names = ("customer", "device", "shop")
+    fit = ("features", "fit", *(f"{kind}.csv" for kind in names), "--by-type", *label)
+    summaries = ("features", "fit", *(f"{kind}.json" for kind in names), "--by-type")
+    more = ("--log", "price", "--min-count", "1")
+    told = retexo.done(*fit, "--drop", "branch", *more, "--out", "tables.toml")
+    assert "shop 0 features" in told
+    retexo.done(*summaries, *label, *more, "--out", "summaries.toml")
+    assert Path("tables.toml").read_bytes() == Path("summaries.toml").read_bytes()
+    assert "branch" not in Path("tables.toml").read_text()
+    retexo.done(*fit, "--columns", "price", *more, "--out", "few.toml")
+    assert re.findall(r'^column = "(\w+)"', Path("few.toml").read_text(), re.M) == ["price"]
+    for command, told in (
+        (
+            (*fit, "--drop", "height"),
+            "drop: 'height' is a column of no type; there is: key, fraud,",
+        ),
+        ((*fit, "--columns", "height"), "columns: 'height' is a column of no type; there is: key,"),
+        ((*fit, "--log", "height"), "log: 'height' is a column of no type; expected one of age, b"),
+        ((*fit[:-1], "risk"), "label-column: 'risk' is a column of no type; there is: none"),
+        ((*summaries, "--drop", "branch"), "drop: 'branch' is a column of no type; there is: age,"),
+        (
+            (*summaries, "--label-column", "x"),
+            "label-column: 'x' is a column of no type; there is:",
+        ),
+        (
+            (*fit[:4], "shop.json", "--by-type"),
+            "customer.csv: is a table, and others are summaries; expected files of one kind with",
+        ),
+        (
+            ("features", "fit", "--by-type", "--superlink", "127.0.0.1:1", "--insecure"),
+            "by-type: cannot be given with superlink, by which clients share a summary of one tab",
+        ),
+    ):
+        assert retexo.refused(*command, "--out", "no.toml").startswith(told)
+    assert not Path("no.toml").exists()

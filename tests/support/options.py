@@ -27,7 +27,7 @@ compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -75,7 +75,7 @@ _SIGNS: Final = {
 _LISTS: Final = {
     "fanouts": "Sequence[int]",
     "devices": "Sequence[str]",
-    "class-weights": "Sequence[float]",
+    "class-weights": "Sequence[float] | Mapping[str, float]",
 }
 
 

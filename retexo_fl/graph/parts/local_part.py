@@ -204,6 +204,8 @@ def split_of_table(nodes: NodeTable, split: str, seed: int, time_column: str) ->
                 "by-key:TRAIN/VAL/TEST"
             )
         found = published_split(nodes.source, nodes.masks, keys=nodes.keys, labels=nodes.labels)
+        if found.notes:
+            logger.warning("%s: masks: %s", nodes.source, "; ".join(found.notes))
         return found.split
     if not split:
         raise TableError(

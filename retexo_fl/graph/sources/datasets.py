@@ -16,6 +16,7 @@ from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.digits import load_digits_graph
 from retexo_fl.graph.sources.edge_rules import check_ready
+from retexo_fl.graph.sources.label_choice import refuse_choice
 from retexo_fl.graph.sources.layouts.folders import is_laid_out, read_folder
 from retexo_fl.graph.sources.named.obtain import obtain
 from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
@@ -88,6 +89,7 @@ def _synthetic(name: str, attributes: Sequence[str], reading: Reading) -> Graph:
     demand_attributes(f"data set {name!r}", {}, attributes)
     graph = make_synthetic(name)
     check_ready(f"data set {name!r}", graph, reading.rules)
+    refuse_choice(f"data set {name!r}", reading.label)
     return graph
 
 
@@ -99,6 +101,7 @@ def _digits(name: str, attributes: Sequence[str], reading: Reading) -> Graph:
     graph = load_digits_graph()
     demand_attributes(f"data set {name!r}", graph.attributes, attributes)
     check_ready(f"data set {name!r}", graph, reading.rules)
+    refuse_choice(f"data set {name!r}", reading.label)
     return graph
 
 

@@ -111,9 +111,11 @@ def as_labels(
     if labels.ndim == 2 and labels.shape[1] == 1 and kind.ndim == 1:
         labels = labels[:, 0]
     if labels.ndim != kind.ndim:
+        columns = ", label-column NUMBER for one of the columns" * (labels.ndim == 2)
         checks.fail(
             name,
-            f"got shape {labels.shape}; expected {kind.what} with task {kind.name}, or another",
+            f"got shape {labels.shape}; expected {kind.what} with task {kind.name}{columns}, or "
+            "another task",
         )
     if kind.are_classes and _is_text(labels):
         return _texts(checks, name, labels, place)

@@ -18,6 +18,7 @@ from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import EdgeList, early_edges, ruled_edges
 from retexo_fl.graph.sources.foreign import as_array, as_csr, as_features, as_labels, as_numbers
+from retexo_fl.graph.sources.label_choice import LABEL_KEY, LABELS, chosen_labels, told_choice
 from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.typed import TypedWhole, known_labels, typed_whole
 
@@ -25,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 EDGES: Final = "edge_index"
 FEATURES: Final = "x"
-LABELS: Final = "y"
 MASKS: Final = ("train_mask", "val_mask", "test_mask")
 #: [S, N] masks of several splits, as heterophilous-graphs has them, in the place of the others.
 SEVERAL_MASKS: Final = ("train_masks", "val_masks", "test_masks")
@@ -65,10 +65,10 @@ def from_arrays(
     """Turn arrays into a graph.
 
     Args:
-        values: ``x`` [N, F], dense or sparse, or nothing of nodes without features;
-            ``edge_index`` [2, E], or a sparse matrix [N, N] as
-            ``adj`` (rows are sources) or ``adj_t`` (columns are), whose values are weights where
-            one is not 1; ``y`` [N]. Maybe ``train_mask``, ``val_mask`` and ``test_mask``
+        values: ``x`` [N, F], dense or sparse, or nothing of nodes without features; ``edge_index``
+            [2, E], or a sparse matrix [N, N] as ``adj`` (rows are sources) or ``adj_t`` (columns
+            are), whose values are weights where one is not 1; ``y`` [N], or what the reading
+            chooses (:func:`.chosen_labels`). Maybe ``train_mask``, ``val_mask`` and ``test_mask``
             (:class:`.Masks`), or ``train_masks``, ... [S, N]; ``edge_weight`` [E], ``edge_attr``
             [E] or [E, A], ``edge_time`` [E]; ``node_type`` [N] and ``edge_type`` [E], where types
             are read. What is None is not there. Undirected edges are all listed in both
@@ -100,8 +100,7 @@ def from_arrays(
         )
     if not {EDGES, ADJACENCY, TRANSPOSED} & there.keys():
         _demanded(checks, there, FEATURES, reading)
-    if reading.needs_labels:
-        _demanded(checks, there, LABELS, reading)
+    labels = _labels(checks, there, reading)
     if reading.num_features == 0 or FEATURES not in there:
         there[FEATURES] = np.empty((_num_nodes(checks, there), 0), np.float32)
     features = as_features(checks, FEATURES, there[FEATURES])
@@ -131,7 +130,7 @@ def from_arrays(
         edge_values=edges.values,
         directed=rules.directed,
         features=features,
-        labels=there.get(LABELS),
+        labels=labels,
         kind=reading.labels,
         classes=reading.classes,
         num_classes=num_classes if reading.outputs is None else reading.outputs,
@@ -177,9 +176,7 @@ def _typed(
     if edges_name != EDGES:
         checks.fail(EDGE_TYPE, f"cannot be given with {edges_name}, a matrix; expected {EDGES}")
     checks.form(EDGE_TYPE, of_edges, kinds="iu", shape=(listed.ends.shape[1],))
-    labels = there.get(LABELS) if reading.labels.are_read else None
-    if reading.needs_labels:
-        _demanded(checks, there, LABELS, reading)
+    labels = _labels(checks, there, reading)
     if labels is not None:
         labels = as_labels(checks, LABELS, labels, reading.labels)
         if len(labels) != len(kinds):
@@ -247,6 +244,18 @@ def _features_of_types(
     if features.shape[0] != len(kinds):
         checks.fail(FEATURES, f"has {features.shape[0]} rows; expected {len(kinds)}")
     return [features[kinds == kind] for kind in range(len(types))]
+
+
+def _labels(checks: ArrayChecks, there: Mapping[str, Any], reading: Reading) -> Any:
+    """Return the labels that are read; None where there are none, and none are needed."""
+    if not reading.labels.are_read:
+        return None
+    labels = chosen_labels(there, reading.label)
+    if labels is None and reading.needs_labels:
+        if reading.label:
+            checks.fail(LABEL_KEY, f"got {reading.label[:60]!r}; expected {told_choice(there)}")
+        _demanded(checks, there, LABELS, reading)
+    return labels
 
 
 def _demanded(checks: ArrayChecks, there: Mapping[str, Any], key: str, reading: Reading) -> Any:

@@ -24,6 +24,7 @@ from retexo_fl.graph.sources.edge_rules import (
     ruled_edges,
 )
 from retexo_fl.graph.sources.foreign import as_array, as_labels, is_absent
+from retexo_fl.graph.sources.label_choice import LABEL_KEY, LABELS
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.typed import TYPE, TypedWhole, known_labels, typed_whole
 from retexo_fl.units import counted
@@ -118,7 +119,7 @@ def read_networkx(
     num_classes: int | None = None,
 ) -> Graph:
     """Turn a NetworkX graph into ours, as :func:`from_networkx` does."""
-    names = names or NodeNames()
+    names = names or NodeNames(labels=reading.label or LABELS)
     checks = ArrayChecks(source=name, error=DatasetError)
     rules = reading.rules
     nodes: list[_Node] = list(graph.nodes(data=True))
@@ -348,10 +349,11 @@ def _real(value: Any) -> np.ndarray:
 def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, reading: Reading) -> Any:
     """Return labels of one form for all nodes; None where there are none, and none are needed."""
     given = [there.get(name) for _, there in nodes]
-    if not reading.labels.are_read:
+    lacks_all = all(map(is_absent, given))
+    if not reading.labels.are_read or (lacks_all and reading.outputs is not None):
         return None
-    if reading.outputs is not None and all(map(is_absent, given)):
-        return None
+    if lacks_all and reading.label:
+        checks.fail(LABEL_KEY, f"no node has {name[:60]!r}; expected the name of an attribute")
 
     def place(row: int) -> str:
         return f"node {nodes[row][0]!r:.60}"

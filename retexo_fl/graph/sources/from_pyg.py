@@ -20,7 +20,6 @@ from retexo_fl.graph.sources.from_arrays import (
     EDGE_TYPE,
     EDGES,
     FEATURES,
-    LABELS,
     MASKS,
     NAMES,
     NODE_TYPE,
@@ -30,6 +29,7 @@ from retexo_fl.graph.sources.from_arrays import (
     WEIGHT,
     from_arrays,
 )
+from retexo_fl.graph.sources.label_choice import LABEL_NAMES, LABELS, chosen_labels
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.typed import TYPE, TypedEdges, TypedNodes, typed_graph
 
@@ -97,7 +97,8 @@ def read_pyg(
     num_classes: int | None = None,
 ) -> Graph:
     """Turn a PyG ``Data`` into a graph, as :func:`from_pyg` does."""
-    values = {key: getattr(data, key, None) for key in (*sorted(NAMES), *attributes)}
+    names = (*sorted(NAMES), LABEL_NAMES, *filter(None, (reading.label,)), *attributes)
+    values = {key: getattr(data, key, None) for key in names}
     for key in (NODE_TYPE, EDGE_TYPE):
         values[key] = getattr(data, key, None)
         # As PyG calls them.
@@ -146,7 +147,10 @@ def read_typed(
         nodes = {kind: data[kind] for kind in data.node_types}
         edges = {kind: data[kind] for kind in data.edge_types}
     return typed_graph(
-        [_typed_nodes(kind, _named(store, FEATURES)) for kind, store in nodes.items()],
+        [
+            _typed_nodes(kind, _named(store, FEATURES), reading.label)
+            for kind, store in nodes.items()
+        ],
         [_typed_edges(name, kind, _named(store, EDGES)) for kind, store in edges.items()],
         name=name,
         reading=reading,
@@ -162,14 +166,14 @@ def _named(store: Any, alone: str) -> Mapping[str, Any]:
     return store if isinstance(store, Mapping) else {alone: store}
 
 
-def _typed_nodes(kind: str, store: Mapping[str, Any]) -> TypedNodes:
+def _typed_nodes(kind: str, store: Mapping[str, Any], label: str) -> TypedNodes:
     train, val, test = (None if store.get(key) is None else as_array(store[key]) for key in MASKS)
     count = store.get("num_nodes")
     return TypedNodes(
         name=str(kind),
         count=None if count is None else int(count),
         features=store.get(FEATURES),
-        labels=store.get(LABELS),
+        labels=chosen_labels(store, label),
         masks=Masks(train=train, val=val, test=test),
     )
 

@@ -23,7 +23,6 @@ from retexo_fl.graph.sources.from_arrays import (
     EDGE_TYPE,
     EDGES,
     FEATURES,
-    LABELS,
     MASKS,
     NODE_TYPE,
     NUM_NODES,
@@ -34,6 +33,7 @@ from retexo_fl.graph.sources.from_arrays import (
     WEIGHT,
     from_arrays,
 )
+from retexo_fl.graph.sources.label_choice import LABEL_NAMES, LABELS
 from retexo_fl.graph.sources.layouts.npz import layout_of
 from retexo_fl.graph.sources.layouts.rules import as_loaders_read
 from retexo_fl.graph.sources.reading import Reading
@@ -85,7 +85,7 @@ def read_npz_graph(
         has_matrix = any(f"{name}_indptr" in archive.names for name in (ADJACENCY, TRANSPOSED))
         if not has_matrix and not {ADJACENCY, TRANSPOSED} & archive.names:
             _ = reading.may_lack_edges or archive.header(EDGES)
-        _ = not reading.needs_labels or archive.header(LABELS)
+        _ = not reading.needs_labels or reading.label or archive.header(LABELS)
         wanted = [name for name in _wanted(reading) if name in archive.names]
         if reading.types:
             wanted += sorted(name for name in archive.names if name.startswith(OF_TYPE))
@@ -105,7 +105,8 @@ def read_npz_graph(
 def _wanted(reading: Reading) -> list[str]:
     """Return the names of the arrays that are read where they are there."""
     names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES, NUM_NODES]
-    names += [LABELS] if reading.labels.are_read else []
+    if reading.labels.are_read:
+        names += [LABELS, LABEL_NAMES, *filter(None, (reading.label,))]
     names += [*MASKS, *SEVERAL_MASKS] if reading.masks else []
     names += [NODE_TYPE, EDGE_TYPE, *(f"{key}_names" for key in (NODE_TYPE, EDGE_TYPE))]
     return names + ([TIME] if reading.rules.before else [])

@@ -9,9 +9,10 @@ from retexo_fl.errors import PluginError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import check_ready
-from retexo_fl.graph.sources.from_arrays import ADJACENCY, FEATURES, LABELS, from_arrays
+from retexo_fl.graph.sources.from_arrays import ADJACENCY, FEATURES, from_arrays
 from retexo_fl.graph.sources.from_networkx import read_networkx
 from retexo_fl.graph.sources.from_pyg import is_typed, read_pyg, read_typed
+from retexo_fl.graph.sources.label_choice import LABELS, refuse_choice
 from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
 from retexo_fl.graph.sources.tables import AnyTable, NodeColumns, tables_of
@@ -75,6 +76,7 @@ def as_graph(
     if isinstance(made, Graph):
         demand_attributes(f"dataset {name!r}", made.attributes, attributes)
         check_ready(f"dataset {name!r}", made, reading.rules)
+        refuse_choice(f"dataset {name!r}", reading.label)
         return made
     if (tables := tables_of(made)) is not None:
         if reading.types and has_types(*tables, reading.types):

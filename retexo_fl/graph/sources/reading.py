@@ -17,6 +17,7 @@ class Reading:
     Attributes:
         rules: How its edges are read.
         labels: What labels are.
+        label: Which they are, of sources that are no tables (:func:`.chosen_labels`).
         masks: Whether a split that it brings is used; else it is not looked at.
         outputs: Of the model that predicts the graph, which then needs neither labels nor edges;
             None to train on it.
@@ -32,6 +33,7 @@ class Reading:
 
     rules: EdgeRules = STRICT
     labels: LabelKind = CLASSES
+    label: str = ""
     masks: bool = True
     outputs: int | None = None
     classes: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ from retexo_fl.graph.sources.edge_rules import (
     tell_unknown,
 )
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
+from retexo_fl.graph.sources.label_choice import LABEL_KEY, LABELS
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.relations import Relation, Relations, keys_of_type
 
@@ -494,6 +495,12 @@ def _labelled(
     if model is not None:
         names = [model.types[kind] for kind in model.with_labels]
         found = [kind for kind, one in enumerate(nodes) if one.name in names] or found
+    if not found and reading.label:
+        checks.fail(
+            LABEL_KEY,
+            f"no type has {reading.label[:60]!r}; expected the name of an array beside x, or name "
+            f"or number of a column of {LABELS}",
+        )
     if not found:
         checks.fail("labels", "no type has them; expected one type with labels, or several")
     return tuple(found)

@@ -43,6 +43,7 @@ from retexo_fl.graph.sources.tables.features import trimmed
 from retexo_fl.graph.sources.tables.nodes import has_labels
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, TYPE_COLUMN, Complaints, shown
+from retexo_fl.graph.sources.tables.summarising import choices_by_table
 from retexo_fl.graph.sources.text_form import FOUND, TextForm
 from retexo_fl.graph.sources.typed import (
     TYPE,
@@ -155,7 +156,9 @@ def fit_typed_recipe(
     columns: NodeColumns,
     kind: LabelKind,
     attributes: Sequence[str] = (),
+    *,
     label_types: Collection[str] = (),
+    drop: Collection[str] = (),
 ) -> tuple[FeatureRecipe, tuple[str, ...]]:
     """Make the recipe of several tables of nodes: one for each, by what is in it.
 
@@ -165,27 +168,30 @@ def fit_typed_recipe(
         kind: What labels are.
         attributes: Columns that become no features.
         label_types: Types whose labels are read; empty for all. Those of others are no features.
+        drop: Further columns of any of the tables that become none.
 
     Returns:
         The recipe, and a sentence for each column that is left out or cut short.
 
     Raises:
         TableError: A table cannot be read.
-        ConfigurationError: Labels are texts of one class.
+        ConfigurationError: Labels are texts of one class, or no table has a column to drop.
     """
     check_names("nodes", nodes)
+    choice = ColumnChoice(
+        key=columns.key or KEY_COLUMN,
+        label=columns.names[1],
+        drop=tuple(drop),
+        unlabelled=columns.unlabelled,
+        form=columns.form,
+    )
     summaries = {}
-    for path in nodes:
-        labels = [columns.names[1]] if has_labels(path, columns, kind) else []
-        is_read = not label_types or bare_name(path) in label_types
-        choice = ColumnChoice(
-            key=columns.key or KEY_COLUMN,
-            label="".join(labels if is_read else []),
-            drop=(*(name for name in attributes if name != TYPE), *([] if is_read else labels)),
-            unlabelled=columns.unlabelled,
-            form=columns.form,
-        )
-        summaries[bare_name(path)] = summarise_table(path, choice)
+    for path, own in zip(nodes, choices_by_table(nodes, choice, drop="drop-columns"), strict=True):
+        label = own.label if has_labels(path, columns, kind) else ""
+        never = (*own.drop, *(name for name in attributes if name != TYPE))
+        if label and label_types and bare_name(path) not in label_types:
+            label, never = "", (*never, label)
+        summaries[bare_name(path)] = summarise_table(path, replace(own, label=label, drop=never))
     return fit_by_type(summaries)
 
 

@@ -51,6 +51,11 @@ def test_values_are_those_of_a_configuration() -> None:
     assert all(type(value) in {bool, int, float, str} for value in found.values())
 
 
+def test_class_weights_may_have_names() -> None:
+    found = values_of({"class_weights": {"spam": np.float32(6), "a: b": 2}})
+    assert found == {"class-weights": "spam:6.0,a: b:2"}
+
+
 def test_what_this_process_alone_knows_is_refused_to_others() -> None:
     check_importable({"model": "gcn", "loss": "mine:loss", "rounds": 3}, where="a sweep")
     with pytest.raises(ConfigurationError, match="loss: own is known to this process alone, and a"):

@@ -78,7 +78,10 @@ def read_musae(folder: Path, attributes: Sequence[str], reading: Reading) -> Gra
     labels = None
     if reading.labels.are_read:
         others = tuple(name for name in names if name != key)
-        column = others[0] if len(others) == 1 else _first(targets, names, _LABELS, "labels")
+        column = others[0] if len(others) == 1 else ""
+        if reading.label or not column:
+            known = (reading.label,) if reading.label else _LABELS
+            column = _first(targets, names, known, "labels")
         labels = _labels(targets, column, reading)
     table = NodeTable(
         source=str(targets),

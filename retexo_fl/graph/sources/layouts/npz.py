@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.npy import NpzArchive
-from retexo_fl.graph.sources.from_arrays import EDGES, FEATURES, LABELS, NUM_NODES, SEVERAL_MASKS
+from retexo_fl.graph.sources.from_arrays import EDGES, FEATURES, NUM_NODES, SEVERAL_MASKS
+from retexo_fl.graph.sources.label_choice import LABELS
 from retexo_fl.graph.sources.named.arrays import ascending, entry_rows
 from retexo_fl.graph.sources.reading import Reading
 

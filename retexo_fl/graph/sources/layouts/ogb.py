@@ -20,13 +20,13 @@ from retexo_fl.graph.sources.from_arrays import (
     ATTRIBUTES,
     EDGES,
     FEATURES,
-    LABELS,
     MASKS,
     NUM_NODES,
     TIME,
     WEIGHT,
     from_arrays,
 )
+from retexo_fl.graph.sources.label_choice import LABELS
 from retexo_fl.graph.sources.layouts.number_rows import Problems, read_rows
 from retexo_fl.graph.sources.layouts.rules import as_loaders_read
 from retexo_fl.graph.sources.reading import Reading

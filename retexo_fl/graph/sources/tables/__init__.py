@@ -9,7 +9,11 @@ from retexo_fl.graph.sources.tables.frame_source import (
 )
 from retexo_fl.graph.sources.tables.nodes import NodeColumns, read_node_table, read_text_column
 from retexo_fl.graph.sources.tables.query import Query
-from retexo_fl.graph.sources.tables.summarising import ColumnChoice, summarise_table
+from retexo_fl.graph.sources.tables.summarising import (
+    ColumnChoice,
+    choices_by_table,
+    summarise_table,
+)
 from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeTable
 
 __all__ = [
@@ -21,6 +25,7 @@ __all__ = [
     "NodeColumns",
     "NodeTable",
     "Query",
+    "choices_by_table",
     "edge_rows",
     "is_frame",
     "read_boundary_table",

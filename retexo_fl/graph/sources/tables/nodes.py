@@ -53,6 +53,7 @@ from retexo_fl.graph.sources.tables.source import (
 )
 from retexo_fl.graph.sources.tables.table import NodeTable
 from retexo_fl.graph.sources.text_form import FOUND, TextForm
+from retexo_fl.units import format_counted
 
 logger = logging.getLogger(__name__)
 
@@ -204,9 +205,9 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         labels = kind.unlabelled(len(found["key"]), outputs or 1)
     else:
         labels = np.stack(each, axis=1) if kind.ndim == 2 else each[0]
-    split = _split(found["split"], labels, complaints) if "split" in found else None
     gapped = complaints.are_gaps(features.columns) and not columns.type
     complaints.check(_OTHERS_OF_TYPE if gapped and TYPE_COLUMN in source.names else "")
+    split = _split(source, found["split"], labels) if "split" in found else None
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
     is_labelled = bool(each) and kind.are_read
     told = {} if masks else dict.fromkeys(USES_OF_NODES, "--split published")
@@ -374,12 +375,11 @@ def _known_labels(
     return lambda column: reader(without_words(column, unlabelled))
 
 
-def _split(codes: np.ndarray, labels: np.ndarray, complaints: Complaints) -> Split:
-    # Below -1 is what has been reported.
-    wrong = labels < -1
-    unlabelled = ~labelled(labels) & ~(wrong.any(axis=1) if labels.ndim == 2 else wrong)
-    complaints.add_rows(
-        np.flatnonzero((codes > 0) & unlabelled),
-        lambda _: "split: the node is unlabelled; expected nothing, or a label",
-    )
+def _split(source: Source, codes: np.ndarray, labels: np.ndarray) -> Split:
+    """Return the use of each node; one without a label has none, which is logged."""
+    known = labelled(labels)
+    if lacking := int(np.count_nonzero((codes > 0) & ~known)):
+        told = "%s: split: %s without a label left out"
+        logger.warning(told, source.path, format_counted(lacking, "node"))
+    codes = np.where(known, codes, 0)
     return Split(train=codes == 1, val=codes == 2, test=codes == 3)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.dates import is_date, unclear_date
-from retexo_fl.errors import TableError
+from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.labels import MOST_NAMED
 from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
 from retexo_fl.graph.recipes.summary import (
@@ -77,7 +77,7 @@ class ColumnChoice:
         label: Column of labels; without one of that name, those of several labels a node,
             ``LABEL_0``, ``LABEL_1``, ...; empty for none.
         columns: Those that become features; empty for all but key, label and ``split``.
-        drop: Those that do not.
+        drop: Those that do not; named as labels are.
         categorical: Those whose numbers are names, such as postcodes.
         unlabelled: What is in the column of labels beside nothing where none is known.
         form: What is chosen of a text table's form.
@@ -105,11 +105,10 @@ def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
             as float32; one line for each problem.
     """
     source = open_table(path, choice.form)
-    labels = _labels(source, choice)
-    require_columns(
-        source, (choice.key, *labels, *choice.columns, *choice.drop, *choice.categorical)
-    )
-    names = _features(source, choice, labels)
+    labels = columns_of(source, choice.label) if choice.label else ()
+    dropped = [name for given in choice.drop for name in columns_of(source, given)]
+    require_columns(source, (choice.key, *labels, *choice.columns, *dropped, *choice.categorical))
+    names = _features(source, choice, {choice.key, *labels, *USES_OF_NODES, *dropped})
     tallies = {name: _Tally(as_text=name in choice.categorical) for name in names}
     label = _LabelTally()
     complaints = Complaints(source.path, source.place)
@@ -142,17 +141,56 @@ def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
     )
 
 
-def _labels(source: Source, choice: ColumnChoice) -> tuple[str, ...]:
-    if not choice.label:
-        return ()
-    several = () if choice.label in source.names else numbered_columns(source, choice.label)
-    return several or (choice.label,)
+def choices_by_table(
+    paths: Sequence[AnyTable], choice: ColumnChoice, *, drop: str = "drop"
+) -> list[ColumnChoice]:
+    """Return what of a choice each of several tables has.
+
+    Args:
+        paths: Of the tables.
+        choice: Of columns of any of them.
+        drop: What errors call those that are dropped.
+
+    Raises:
+        TableError: One cannot be read.
+        ConfigurationError: No table has a column that becomes features, is dropped, or has names.
+    """
+    sources = [open_table(path, choice.form) for path in paths]
+    chosen = {"columns": choice.columns, drop: choice.drop, "categorical": choice.categorical}
+    for option, names in chosen.items():
+        for name in names:
+            if not any(_has(source, name) for source in sources):
+                there = ", ".join(dict.fromkeys(one for source in sources for one in source.names))
+                raise ConfigurationError(
+                    f"{option}: {name[:60]!r} is a column of no type; there is: {there[:400]}"
+                )
+    found = []
+    for source in sources:
+        columns, dropped, categorical = (
+            tuple(name for name in names if _has(source, name)) for names in chosen.values()
+        )
+        if choice.columns and not columns:
+            dropped = tuple(name for name in source.names if name != choice.key)
+        label = choice.label if choice.label and _has(source, choice.label) else ""
+        found.append(
+            replace(choice, label=label, columns=columns, drop=dropped, categorical=categorical)
+        )
+    return found
 
 
-def _features(source: Source, choice: ColumnChoice, labels: Sequence[str]) -> tuple[str, ...]:
+def _has(source: Source, name: str) -> bool:
+    return {*columns_of(source, name)} <= {*source.names}
+
+
+def columns_of(source: Source, name: str) -> tuple[str, ...]:
+    """Return the columns that a name is of: its own, or without one ``NAME_0``, ``NAME_1``, ..."""
+    several = () if name in source.names else numbered_columns(source, name)
+    return several or (name,)
+
+
+def _features(source: Source, choice: ColumnChoice, others: Collection[str]) -> tuple[str, ...]:
     if choice.columns:
         return tuple(name for name in choice.columns if name not in choice.drop)
-    others = {choice.key, *labels, *USES_OF_NODES, *choice.drop}
     return tuple(name for name in source.names if name not in others)
 
 

@@ -53,6 +53,16 @@ def test_read_node_table_returns_what_the_lines_say(tmp_path: Path) -> None:
     assert nodes.attributes == {}
 
 
+def test_a_node_without_a_label_leaves_the_split(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = _nodes(tmp_path, HEAD, "a,0,train,1,2", "b,,train,3,4", "c,-1,test,5,6", "d,1,val,7,8")
+    assert nodes.split is not None
+    assert nodes.split.train.tolist() == [True, False, False, False]
+    assert not nodes.split.test.any()
+    assert f"{nodes.source}: split: 2 nodes without a label left out" in caplog.messages
+
+
 def test_split_and_order_of_columns_are_free(tmp_path: Path) -> None:
     nodes = _nodes(tmp_path, "x1,note,label,x0,key", "2,hello,0,1,a", "4,,1,3,b")
     assert isinstance(nodes.features, np.ndarray)
@@ -147,18 +157,17 @@ def test_labels_that_are_refused(tmp_path: Path, cell: str) -> None:
 
 def test_a_cell_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
-    path.write_text("\n".join([HEAD, ",x,train,1,2", ",0,test,1,2", "a,,val,1,2", "a,1,,1,2"]))
+    path.write_text("\n".join([HEAD, ",x,train,1,2", ",0,test,1,2", "a,0,val,1,2", "a,1,,1,2"]))
     with pytest.raises(TableError) as caught:
         read_node_table(path)
     told = [
         problem.removeprefix(f"{path}: ").partition(";")[0] for problem in caught.value.problems
     ]
-    # Neither do keys that are empty repeat each other, nor is a node with a bad label unlabelled.
+    # Keys that are empty do not repeat each other.
     assert told == [
         "line 2: key: is empty",
         "line 2: label: got 'x'",
         "line 3: key: is empty",
-        "line 4: split: the node is unlabelled",
         "line 5: key: 'a' is already in line 4",
     ]
 
@@ -196,7 +205,6 @@ def test_features_that_are_not_finite(tmp_path: Path, cell: str) -> None:
             "line 5: key: .*1025 bytes; expected at most 1024$",
         ),
         ([HEAD, *GOOD, "d,0,Train,1,1"], "line 5: split: got 'Train'; expected train, val, test"),
-        ([HEAD, *GOOD, "d,,train,1,1"], "line 5: split: .*unlabelled; expected nothing"),
     ],
 )
 def test_node_tables_that_are_refused(tmp_path: Path, lines: list[str], told: str | None) -> None:
