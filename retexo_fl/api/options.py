@@ -165,8 +165,8 @@ class Options(TypedDict, total=False):
     patience: int | None
     """Rounds without improvement in validation that stop a stage; 0 for none."""
     solver: Literal["rounds", "ridge"] | None
-    """Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, sage;
-    ignores rounds, optimizer, dropout).
+    """Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, sage,
+    rel-sage, rel-gcn; ignores rounds, optimizer, dropout).
     """
     ridge_penalty: Literal["gcv", "validation"] | None
     """Ridge penalty by generalised cross-validation on train nodes (gcv), or by validation

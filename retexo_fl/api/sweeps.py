@@ -121,7 +121,7 @@ def sweep_in(
 
     Args:
         file: The file; None for one run.
-        chosen: Keys of all runs, which win over those of the file; a list stands for one run with
+        chosen: Keys of all runs, which win over those of the file; a list means one run with
             each of its values.
 
     Raises:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _HELP = """Train many configurations and write their results as one table.
 
 SWEEP.toml has a table `[base]` with keys of all runs, any number of tables `[[run]]` with keys of \
-one more, or both; a list stands for one run with each of its values. Options are keys of all \
-runs, which win over the file and can do without it; one that is given several times stands for \
+one more, or both; a list means one run with each of its values. Options are keys of all \
+runs, which win over the file and can do without it; one that is given several times means \
 one run with each of its values, `--split published:all` for one with each split that the graph \
 brings. Of runs that differ in such a split and the seed alone the mean is printed, with its \
 standard deviation. Called again it goes on: a \

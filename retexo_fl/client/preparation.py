@@ -706,7 +706,7 @@ def _note_drawn_weights(config: RunConfig, part: GraphPartition) -> None:
         )
     shape = ModelShape.of_part(config, part)
     typed = shape.layer_shape(0).typed
-    if typed is None or typed.trains_all:
+    if typed is None or typed.trains_all or shape.passes_sums:
         return
     is_drawn = {*typed.kinds}.difference(typed.with_loss, typed.taught)
     drawn = [typed.relations.types[kind] for kind in typed.kinds if kind in is_drawn]

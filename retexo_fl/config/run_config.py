@@ -343,7 +343,7 @@ class RunConfig:
     solver: str = one_of(
         "rounds",
         "Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, "
-        "sage; ignores rounds, optimizer, dropout).",
+        "sage, rel-sage, rel-gcn; ignores rounds, optimizer, dropout).",
         *("rounds", "ridge"),
         lean=OWN,
     )

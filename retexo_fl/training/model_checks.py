@@ -183,16 +183,32 @@ def check_basis_rows(config: RunConfig) -> None:
         )
 
 
-def check_solved(config: RunConfig) -> None:
-    """Refuse to solve for layers that are more than linear in fixed sums."""
+def check_solved(config: RunConfig, relations: Relations | None) -> None:
+    """Refuse to solve for layers that are more than linear in fixed sums, or for several types."""
     if not is_solvable(config.model):
         raise ConfigurationError(
             f"solver: ridge does not go with model {config.model}, which is not linear in fixed "
-            "sums of features; expected rounds, or a model as gcn, sage"
+            "sums of features; expected rounds, or a model as gcn, sage, rel-sage"
+        )
+    if relations is None:
+        return
+    if config.num_bases:
+        raise ConfigurationError(
+            f"solver: ridge does not go with num-bases {config.num_bases}, since relations share "
+            "no matrices then; expected num-bases 0, or rounds"
+        )
+    if len(relations.with_labels) > 1:
+        kinds = ", ".join(relations.types[kind] for kind in relations.with_labels)
+        raise ConfigurationError(
+            f"solver: ridge does not go with labels of several types ({kinds}); expected "
+            "label-types with one of them, or rounds"
         )
 
 
 def is_solvable(model: str) -> bool:
     """Return whether a layer is linear in fixed sums of features."""
     layer = layer_class(model)
-    return layer.fixed_width(1) is not None and layer.start_as is not GraphLayer.start_as
+    width = layer.fixed_width(1)
+    if layer.directions == "typed":
+        width = layer.crossing_width(LayerShape(inputs=1, outputs=1, hidden=1))
+    return width is not None and layer.start_as is not GraphLayer.start_as

@@ -161,7 +161,6 @@ class ModelShape:
         objective.check_model(config.model)
         algorithm = config.traits
         relations, predicted = relations_read(config, relations, inputs)
-        taught = () if algorithm.end_to_end else taught_types(config, relations)
         check_second_rows(config, relations, is_structural=is_structural)
         directed_links = check_directed_links(config, relations, predicted)
         is_weightless = not algorithm.trains
@@ -174,8 +173,11 @@ class ModelShape:
         if is_weightless:
             inputs = classes
         before, solves = 0, config.solver == "ridge"
+        taught = taught_types(config, relations)
+        if algorithm.end_to_end or solves:
+            taught = ()
         if solves:
-            check_solved(config)
+            check_solved(config, relations)
         if config.basis != "none":
             before = inputs
             check_basis_rows(config)
@@ -207,7 +209,7 @@ class ModelShape:
             passes_sums=solves,
             validates_penalty=solves and config.ridge_penalty == "validation",
             clips_products=solves and config.update_dp > 0,
-            wants_floor=config.wants_floor and is_solvable(config.model),
+            wants_floor=config.wants_floor and is_solvable(config.model) and relations is None,
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
             relations=relations,
             num_bases=config.num_bases,
@@ -366,15 +368,16 @@ class ModelShape:
         """H_stage: the width of the rows that a stage's layer reads of each node."""
         if not self.passes_sums:
             return self.inputs if stage == 0 or self.is_weightless else self.row_width
-        width = self.inputs
-        for _ in range(stage):
-            width = layer_class(self.model).fixed_width(width) or 0
-        return width
+        return self._read_width(stage - 1) if stage else self.inputs
+
+    def _read_width(self, stage: int) -> int:
+        """Return the width of the rows that a stage's layer makes of those that come in."""
+        return layer_class(self.model).crossing_width(self.layer_shape(stage)) or 0
 
     @property
     def read_width(self) -> int:
         """Return the width of the rows that the last layer's trained part reads, if it is fixed."""
-        return layer_class(self.model).fixed_width(self.input_width(self.layers - 1)) or 0
+        return self._read_width(self.layers - 1)
 
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""

@@ -97,8 +97,8 @@ def test_config_file_refuses_values_of_another_type(
     retexo: CommandLine, tmp_path: Path, key: str
 ) -> None:
     wrong = 3 if isinstance(default_values()[key], str) else "text"
-    # A number is a point in time.
-    wrong = True if key == "edges-before" else wrong
+    # A number is a point in time, or names a column.
+    wrong = True if key in {"edges-before", "label-column"} else wrong
     Path("keys.toml").write_text(tomli_w.dumps({key: wrong}))
     told = retexo.refused("run", "--config", "keys.toml")
     kind = type(wrong).__name__

@@ -61,7 +61,11 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 #: What a kind of graph does not go with, by a word of the way; in the line that says so.
 REFUSED: dict[tuple[str, str], str] = {
-    ("typed", "one-shot"): "solver: ridge does not go with model rel-",
+    ("typed attention", "one-shot"): "solver: ridge does not go with model rel-gat, which is not",
+    (
+        "typed bases",
+        "one-shot",
+    ): "solver: ridge does not go with num-bases 2, since relations share",
     ("typed", "propagation"): "algorithm: propagation does not go with model 'rel-",
     ("typed", "neighbour"): "sampler: neighbour does not go with nodes of several types",
     ("typed", "links"): "relation: got ''; expected the one whose edges are to be learned: owns,",
@@ -79,7 +83,7 @@ def _words(way: dict[str, Any]) -> set[str]:
 
 def _refusals(kind: str, way: dict[str, Any]) -> list[str]:
     of_kind, words = kind.partition(" ")[0], _words(way)
-    return [told for (of, word), told in REFUSED.items() if of == of_kind and word in words]
+    return [told for (of, word), told in REFUSED.items() if of in {of_kind, kind} and word in words]
 
 
 PAIRS = [(kind, way) for kind in GRAPHS for way in WAYS]

@@ -117,7 +117,7 @@ def test_nothing_is_warned_of_where_all_is_well(tmp_path: Path, folder: Path) ->
         ("1,2,3", "class-weights: got 3 numbers; expected 2, one for each class"),
         ("5", "class-weights: got 1 number; expected 2, one for each class"),
         *(
-            (text, f"class-weights: got {text!r}; expected none, balanced, or a number from 0 for")
+            (text, f"class-weights: got {text!r}; expected none, balanced, a number from 0 for eac")
             for text in ("nan,1", "-1,1", "0,0", "1,", "balance", "1;2", "inf,1")
         ),
     ],

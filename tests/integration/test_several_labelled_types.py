@@ -305,6 +305,11 @@ def _words(made: dict[str, Any]) -> None:
             "x; expected classes that both have, or label-types with one of them",
         ),
         (None, {"label_types": "shop"}, "label-types: got 'shop'; expected of customer, device"),
+        (
+            None,
+            {"solver": "ridge"},
+            "solver: ridge does not go with labels of several types (customer, device); expected l",
+        ),
         (None, {"label_types": "x"}, "label-types: got 'x'; expected of customer, device"),
         (
             None,

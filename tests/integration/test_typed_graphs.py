@@ -57,6 +57,10 @@ FAR: dict[str, Any] = {
     **{"dataset": "tests.support.typed_graphs:chain", "split": "random:0.5/0.2/0.3"},
     **{"basis": "supervised", "basis_blocks": 3, **TAUGHT},
 }
+#: Solved for from sums of rows that are as wide as those of the widest type.
+RIDGE: dict[str, Any] = {"solver": "ridge"}
+SUPERVISED: dict[str, Any] = {"basis": "supervised", "basis_blocks": 2, "basis_rows": "sums"}
+ONE_SHOT: dict[str, Any] = profile_keys("one-shot")
 #: By turns: a cut that follows types or communities, and one that follows nothing.
 CUTS = (
     ((2, "louvain"), (7, "random")),
@@ -92,6 +96,10 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         TAUGHT
         | {"basis": "supervised", "basis_blocks": 2, "warm_start": True, "candidates": "auto"},
         FAR,
+        RIDGE,
+        RIDGE | {"layers": 3, "model": "rel-gcn"},
+        RIDGE | SUPERVISED | {"edges_are": "directed"},
+        FAR | RIDGE,
     ),
     ids=str,
 )
@@ -103,7 +111,9 @@ def test_any_cut_trains_the_weights_of_one(
     for clients, partitioner in cuts:
         out = tmp_path / f"{clients}-{partitioner.partition(':')[0]}"
         run = train(out, **KEYS | keys, clients=clients, partitioner=partitioner)
-        assert largest_difference(one, run) < TOLERANCE, (clients, partitioner)
+        # What is solved for from few nodes and many columns rounds more.
+        most = 1e-8 if keys.get("solver") == "ridge" else TOLERANCE
+        assert largest_difference(one, run) < most, (clients, partitioner)
 
 
 LEAN: dict[str, Any] = {**profile_keys("lean", "rounds"), "model": "rel-sage"}
@@ -120,6 +130,9 @@ LEAN: dict[str, Any] = {**profile_keys("lean", "rounds"), "model": "rel-sage"}
         (3, FAR),
         # Clients and layers are factors of their own.
         *((clients, LEAN | {"layers": layers}) for clients, layers in ((2, 3), (3, 2), (7, 3))),
+        *((3, RIDGE | SUPERVISED | {"layers": layers}) for layers in (2, 3)),
+        (7, ONE_SHOT | {"layers": 3}),
+        (4, ONE_SHOT | {"secure_aggregation": "masked"}),
         (7, {"layers": 3, "codec": "dense"}),
         *((3, {"algorithm": "standard", "layers": layers}) for layers in (2, 3)),
         *((3, {"algorithm": "bns", "layers": layers}) for layers in (2, 3)),
@@ -256,7 +269,7 @@ def test_devices_train_the_weights_of_one(
 
 @pytest.mark.parametrize(
     ("layers", "model"),
-    [(2, {}), (3, {}), (2, BASES), (3, {"model": "rel-gat"}), (3, TAUGHT)],
+    [(2, {}), (3, {}), (2, BASES), (3, {"model": "rel-gat"}), (3, TAUGHT), (3, RIDGE)],
     ids=str,
 )
 def test_predictions_do_not_depend_on_the_partition(
@@ -442,7 +455,11 @@ def test_clients_of_other_relations_are_refused_by_name(tmp_path: Path) -> None:
     [
         (("--model", "sage"), "nodes have types, which model sage does not take; expected model r"),
         (("--model", "rel-sage", "--sampler", "full", "--algorithm", "drop"), "sampler: full d"),
-        (("--model", "rel-sage", "--solver", "ridge"), "solver: ridge does not go with model rel"),
+        (("--model", "rel-gat", "--solver", "ridge"), "solver: ridge does not go with model rel-g"),
+        (
+            ("--model", "rel-gcn", "--solver", "ridge", "--num-bases", "2"),
+            "solver: ridge does not go with num-bases 2, since relations share no matrices then; e",
+        ),
         (("--model", "rel-sage", "--num-bases", "2"), "num-bases: 2 does not go with model 'rel-s"),
         (
             ("--model", "pyg:GCNConv"),
