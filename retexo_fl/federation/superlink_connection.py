@@ -112,8 +112,6 @@ _MOST_ANSWER_BYTES: Final = 2**21
 
 #: Requests that name no run: nothing but the node depends on what comes of them.
 _OF_NODE: Final = (RegisterNodeFleetRequest, ActivateNodeRequest, PullMessagesRequest)
-#: What becomes of a request that is sent once.
-_LOST: Final = (httpx.HTTPError, ValueError, AnswerTooLong)
 #: Refusals that pass.
 _PASSING: Final = (
     httpx.codes.REQUEST_TIMEOUT,
@@ -267,7 +265,8 @@ class Connection:
         self._node: Node | None = None
         # It was let in, and asked for messages since.
         self._is_registered, self._was_known = False, False
-        #: A request for messages has failed, maybe after the SuperLink had taken one out for it.
+        #: A request for messages has failed, maybe after the SuperLink had taken one out for it, or
+        #: a process with this node's key died, maybe with one.
         self._may_lack = False
         self._noting = threading.Lock()
         self._state, self._since, self._reason = "connecting", time.time(), ""
@@ -301,10 +300,8 @@ class Connection:
                     ) from error
                 self._note("refused", f"{error}; asked again for {_REFUSED_FOR_S:g} s")
                 self._pause(_ASK_AGAIN_S)
-            else:
-                if deadline is not None:
-                    deadline = None
-                    self._be_away()
+        # What the one that died had fetched: its time was over the moment this one was let in.
+        self._may_lack |= deadline is not None
         self._note("connected")
         if self._heart is None:
             self._heart = threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True)
@@ -328,25 +325,13 @@ class Connection:
                 raise
             raise IdentityError(f"{refusal} Expected a supernode-key") from refusal
 
-    def _be_away(self) -> None:
-        """Leave for a few seconds, in the place of a process that died.
-
-        What that one had fetched is asked again by a server that looks while the node is away. The
-        SuperLink let this one in at once when the time of the other was over, so nobody may have.
-        """
-        assert self._node is not None
-        with suppress(*_LOST):
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
-        self._node = None
-        self._pause(_ASK_AGAIN_S)
-
     def close(self) -> None:
         """Say goodbye to the SuperLink, once, and end the connection."""
         self._ended.set()
         if self._node is not None:
             node_id = self._node.node_id
             # A SuperLink that is away learns of it by the silence.
-            with suppress(*_LOST):
+            with suppress(httpx.HTTPError, ValueError, AnswerTooLong):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
                 if self._registers:
                     self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=node_id))
@@ -391,13 +376,14 @@ class Connection:
         """Be away for a moment, so that the server asks again what this node has not answered.
 
         The SuperLink (flwr 1.41) marks a message as delivered before it has all of its answer: if
-        it fails in between, the message is lost, and the server waits for an answer until its
-        time-out. Nothing is being answered while messages are asked for.
+        it fails in between, or its answer does not arrive, the message is lost, and the server
+        waits for an answer until its time-out. Nothing is being answered while messages are asked
+        for.
         """
         self._may_lack = False
         left, self._node = self._node, None
         assert left is not None
-        self._note("away", "it failed at a request for messages, and may have lost one")
+        self._note("away", "so that the server asks again for what may have been lost")
         with suppress(httpx.HTTPError, ValueError, AnswerTooLong):
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=left.node_id))
         self._pause(_LEFT_S)
@@ -539,6 +525,8 @@ class Connection:
                 if of_run and isinstance(error, AnswerTooLong):
                     raise
                 self._check_certificate(error)
+                is_sent = not isinstance(error, httpx.ConnectError)
+                self._may_lack |= is_sent and isinstance(request, PullMessagesRequest)
                 reason = shown(error) or type(error).__name__
             else:
                 if self._node is not None:

@@ -64,12 +64,18 @@ class BoundedGrid:
         return self._within(lambda: list(self._grid.get_node_ids()))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; return a name for each.
+        """Send messages; return a name for each that the SuperLink took.
 
-        The SuperLink knows a message by its digest, so one that is pushed again arrives once.
+        It knows a message by its digest, so one that is pushed again arrives once. One whose life
+        is over, as that of a nudge soon is, would fail all that go with it, however often.
         """
         sent = list(messages)
-        return self._within(lambda: list(self._grid.push_messages(sent)))
+
+        def push() -> list[str]:
+            living = [message for message in sent if _left_s(message) > 0]
+            return list(self._grid.push_messages(living)) if living else []
+
+        return self._within(push)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there."""
@@ -126,6 +132,11 @@ class BoundedGrid:
                 if is_told:
                     self._on_superlink(True)
                 return outcome
+
+
+def _left_s(message: Message) -> float:
+    """Return the rest of a message's life, as the SuperLink reckons."""
+    return message.metadata.created_at + message.metadata.ttl - time.time()
 
 
 def _is_its_fault(error: BaseException | None) -> bool:

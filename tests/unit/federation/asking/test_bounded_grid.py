@@ -3,6 +3,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterable
 
 import httpx
 import pytest
@@ -86,6 +87,26 @@ def test_a_superlink_that_fails_is_asked_again_as_long_as_one_is_patient(
     grid = FailingGrid([failed(403)])
     with pytest.raises(EngineFailed, match=r"\(403\)"):
         BoundedGrid(grid).get_node_ids()
+
+
+def test_a_message_whose_life_is_over_is_not_pushed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_grid, "_AGAIN_AFTER_S", 0.01)
+
+    class Strict(InlineGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            sent = list(messages)
+            # It arrives late.
+            time.sleep(0.05)
+            if any(m.metadata.created_at + m.metadata.ttl < time.time() for m in sent):
+                raise failed(500)
+            return super().push_messages(sent)
+
+    grid = BoundedGrid(Strict(ClientApp(), 2, {}))
+    short = Message(RecordDict(), dst_node_id=2, message_type="query.nudge", ttl=0.02)
+    assert list(grid.push_messages([short])) == []
+    short = Message(RecordDict(), dst_node_id=2, message_type="query.nudge", ttl=0.02)
+    other = Message(RecordDict(), dst_node_id=3, message_type="query.nothing")
+    assert list(grid.push_messages([short, other])) == ["1"]
 
 
 def test_silence_is_a_named_failure() -> None:
