@@ -54,6 +54,14 @@ def test_lean_training_sees_features_two_edges_away(tmp_path: Path) -> None:
     assert accuracy(tmp_path / "masked", chain(), secure_aggregation="masked") > 0.72
 
 
+def test_one_shot_training_sees_features_two_edges_away(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"profile": "one-shot"}
+    assert accuracy(tmp_path / "two", chain(), **keys) > 0.78
+    masked = accuracy(tmp_path / "masked", chain(), **keys, secure_aggregation="masked")
+    assert masked > 0.78
+    assert accuracy(tmp_path / "one", chain(), **keys, layers=1) < 0.65
+
+
 def test_types_as_drawn_are_tried_where_labels_may_have_come_to_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
