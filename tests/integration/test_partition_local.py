@@ -207,7 +207,6 @@ BAD_CSV: dict[str, tuple[str, str, str, str]] = {
     "label_too_large": ("nodes", "3,1,", "3,2,", "line 5: label: got 2; expected 0 to 1"),
     "label_of_text": ("nodes", "3,1,", "3,b,", "line 5: label: got 'b'; expected a class"),
     "unknown_use": ("nodes", "train", "fit", "line 2: split: got 'fit'; expected train, val"),
-    "use_of_unlabelled": ("nodes", "0,0,t", "0,,t", "line 2: split: .*unlabelled; expected"),
     "no_number": ("nodes", "1,0,2", "1,o,2", "line 4: x1: got 'o'; expected a finite number"),
     "nan": ("nodes", "1,0,2", "1,nan,2", "line 4: x1: got 'nan'; expected a finite"),
     "infinity": ("nodes", "1,0,2", "1,1e99,2", "line 4: x1: got '1e99'; expected a finite"),
