@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -61,7 +62,6 @@ _MOST_VALUES: Final = 2**31
 _LAST: Final[deque[tuple[bytes, np.ndarray]]] = deque(maxlen=128)
 _LARGEST_KEPT: Final = 2**15
 #: What a generator has before its first number.
-_ANY_SEED: Final = np.random.SeedSequence(0)
 _ZEROS: Final = np.zeros(4, np.uint64)
 
 
@@ -166,7 +166,7 @@ class Grid(SteppedGrid):
         """
         scaled = _in_steps(values, steps, sign=-1)
         cut = int((np.abs(scaled) > self.most).sum())
-        codes = self._codes(scaled, _generator(key).random(len(values)))
+        codes = self._codes(scaled, _drawn(key, len(values)))
         return self._numbers(codes).astype(np.int8), cut
 
     def without(self, steps: bytes, blocks: np.ndarray) -> bytes:
@@ -190,7 +190,7 @@ class Grid(SteppedGrid):
                 f"got {len(steps)} steps for {len(values)} values; expected {blocks}"
             )
         own = b"" if steps else self._reaching_all(values)
-        return self._coded(values, steps, own, _generator(key).random(len(values)))
+        return self._coded(values, steps, own, _drawn(key, len(values)))
 
     def encode_nearest(self, values: np.ndarray, *, remembers: bool = False) -> np.ndarray:
         """Return what is coded, uint8: values rounded to the nearest.
@@ -217,9 +217,11 @@ class Grid(SteppedGrid):
         codes = self._codes(_in_steps(values, steps or own, sign=-1), drawn)
         packed = pack(codes[None], self._bits).tobytes()
         # Huffman codes alone: numbers that are rounded at random repeat nothing.
-        # A window that holds all of it gives the same bytes, and a smaller one is made sooner.
+        # A window that holds all of it gives the same bytes, as room for all of its numbers does,
+        # and smaller ones are made sooner.
         window = 12 if len(packed) <= 2**12 else 15
-        coder = zlib.compressobj(9, zlib.DEFLATED, -window, 9, zlib.Z_HUFFMAN_ONLY)
+        room = next((level for level in (7, 8) if len(packed) < 2 ** (level + 6) - 1), 9)
+        coder = zlib.compressobj(9, zlib.DEFLATED, -window, room, zlib.Z_HUFFMAN_ONLY)
         deflated = coder.compress(packed) + coder.flush()
         flags = (_OWN_STEPS if own else 0) | (_DEFLATED if len(deflated) < len(packed) else 0)
         head = _HEAD.pack(_FORM, self._bits, values.dtype.itemsize, flags, len(values))
@@ -254,7 +256,7 @@ class Grid(SteppedGrid):
             raise RemoteProtocolError(f"a coded array of {count} values lacks steps of its blocks")
         if own and np.abs(np.frombuffer(exponents, np.int8).astype(int)).max() > _MOST_EXPONENT:
             raise RemoteProtocolError(f"a coded array has a step above 2**{_MOST_EXPONENT}")
-        codes = next((codes for last, codes in tuple(_LAST) if last == content), None)
+        codes = next((codes for last, codes in reversed(tuple(_LAST)) if last == content), None)
         if codes is None:
             codes = self._unpacked(content[_HEAD.size + own :], count, flags & _DEFLATED)
         decoded: np.ndarray = _in_steps(self._numbers(codes), exponents).astype(_DTYPES[item])
@@ -349,11 +351,21 @@ def _in_steps(values: np.ndarray, exponents: bytes, *, sign: int = 1) -> np.ndar
     return found
 
 
-def _generator(key: str) -> np.random.Generator:
-    """Return ``Generator(Philox(key=...))``, which would draw a seed from the system first."""
+class _GeneratorOfThread(threading.local):
+    """A generator that is made once: that takes longer than what a small update draws."""
+
+    def __init__(self) -> None:
+        self.philox = np.random.Philox(0)
+        self.generator = np.random.Generator(self.philox)
+
+
+_GENERATOR: Final = _GeneratorOfThread()
+
+
+def _drawn(key: str, count: int) -> np.ndarray:
+    """Return what ``Generator(Philox(key=...)).random(count)`` does."""
     digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-    philox = np.random.Philox(_ANY_SEED)
-    philox.state = {
+    _GENERATOR.philox.state = {
         "bit_generator": "Philox",
         "state": {"counter": _ZEROS, "key": np.frombuffer(digest, "<u8").astype(np.uint64)},
         "buffer": _ZEROS,
@@ -361,7 +373,7 @@ def _generator(key: str) -> np.random.Generator:
         "has_uint32": 0,
         "uinteger": 0,
     }
-    return np.random.Generator(philox)
+    return _GENERATOR.generator.random(count)
 
 
 def _inflated(content: bytes, expected: int) -> bytes:
