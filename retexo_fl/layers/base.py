@@ -114,6 +114,21 @@ class StageInput:
         """N."""
         return len(self.indptr) - 1
 
+    def into(self, nodes: np.ndarray) -> StageInput:
+        """Return the same without edges that enter others than some of the N inner nodes."""
+        counts = np.diff(self.indptr)
+        is_wanted = np.zeros(len(counts), bool)
+        is_wanted[nodes] = True
+        kept = np.repeat(is_wanted, counts)
+        per_edge = ("edge_scales", "edge_weights", "edge_attributes")
+        of_edges = {name: getattr(self, name) for name in per_edge}
+        return replace(
+            self,
+            indptr=np.append(0, np.cumsum(counts * is_wanted)),
+            indices=self.indices[kept],
+            **{name: None if of is None else of[kept] for name, of in of_edges.items()},
+        )
+
     @property
     def kinds(self) -> np.ndarray | None:
         """(N + B,) types of the inner nodes and the slots' nodes; None where they have none."""

@@ -169,14 +169,14 @@ class LayerTrainer(StageTrainer):
     def _begun(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """See :class:`StageTrainer`."""
         if self._facts.in_one_pass and self._clipped is None:
-            return self._pass.sums(borrowed(weights), place, validate=True)
+            return self._pass.sums(weights, place, validate=True)
         return super()._begun(weights, place)
 
     def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """See :class:`StageTrainer`."""
         if self._clipped is not None:
             return self._clipped.sums(weights, place)
-        return self._pass.sums(borrowed(weights), place, validate=False)
+        return self._pass.sums(weights, place, validate=False)
 
     @torch.no_grad()
     def _all_rows(

@@ -32,6 +32,8 @@ from retexo_fl.layers.fixed_rows import fixed_rows
 from retexo_fl.layers.relational import RelSageLayer
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.tally import PassSums, Tally
+from retexo_fl.transfers import borrowed
+from retexo_fl.updates import array_digest
 
 # Looked up once, by overload.
 _NORM_BACKWARD: Final = torch.ops.aten.native_layer_norm_backward.default
@@ -120,7 +122,7 @@ class LinearBatch:
             dropout: Of the train rows.
         """
         layout = batches[0]._layout
-        parameters = layout.split(weights)
+        parameters = layout.split(borrowed(weights).numpy())
         tail = None if layout.is_last else _Tail(parameters, eps=layout.norm_eps)
         counts = [batch.rows for batch in batches]
         hidden = parameters[0].new_empty((sum(counts), parameters[0].shape[1]))
@@ -188,7 +190,7 @@ class Turns:
     Each has the bits that it has alone.
     """
 
-    _at: tuple[KeyedDropout, np.ndarray] | None = None
+    _at: tuple[KeyedDropout, bytes] | None = None
     _asked: list[ref[LinearBatch]] = field(default_factory=list)
     _before: list[ref[LinearBatch]] = field(default_factory=list)
     _found: WeakKeyDictionary[LinearBatch, PassSums] = field(default_factory=WeakKeyDictionary)
@@ -197,10 +199,9 @@ class Turns:
         """Return the sums of one batch, as :meth:`LinearBatch.sums_of`."""
         if batch.rows < _LEAST_ROWS or batch.room > _MOST_ROOM // 2:
             return LinearBatch.sums_of([batch], weights, dropout)[0]
-        # Bits: a zero has a sign, and what is not a number equals nothing.
-        bits = weights.view(np.int32)
-        if self._at is None or self._at[0] != dropout or not np.array_equal(self._at[1], bits):
-            self._at, self._before, self._asked = (dropout, bits.copy()), self._asked, []
+        at = dropout, array_digest(weights)
+        if self._at != at:
+            self._at, self._before, self._asked = at, self._asked, []
             self._found.clear()
         if batch not in self._found:
             together, waiting = [batch], [known() for known in self._before]

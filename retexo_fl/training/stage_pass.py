@@ -23,7 +23,7 @@ from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.tally import PassSums, Tally, tally
-from retexo_fl.transfers import back, onto
+from retexo_fl.transfers import back, borrowed, onto
 
 #: Rows computed at once. Fixed, since a product over other rows differs in its last bits; 8,192
 #: rows of 256 float32 values are 8 MiB, about a core's share of cache. Chosen; not tuned.
@@ -114,18 +114,20 @@ class StagePass:
         self._batches: dict[str, list[_LabelledBatch]] = {}
         self._linear: dict[bool, list[LinearBatch]] = {}
 
-    def sums(self, weights: torch.Tensor, dropout: KeyedDropout, *, validate: bool) -> PassSums:
+    def sums(
+        self, weights: np.ndarray | torch.Tensor, dropout: KeyedDropout, *, validate: bool
+    ) -> PassSums:
         """Return the gradient at (P,) ``weights`` and, on the way, validation where asked.
 
         Args:
-            weights: On the device of the stage.
+            weights: On the device of the stage; an array on a CPU.
             dropout: Of the train nodes.
             validate: Only where the stage is ``in_one_pass``.
         """
         if self._facts.is_linear:
             if validate not in self._linear:
                 self._linear[validate] = self._linear_batches(validate=validate)
-            flat = weights.numpy()
+            flat = weights if isinstance(weights, np.ndarray) else weights.numpy()
             turns = self._facts.turns
             parts = (turns.sums(batch, flat, dropout) for batch in self._linear[validate])
             total = next(parts, PassSums())
@@ -134,7 +136,8 @@ class StagePass:
             return total
         assert not validate
         total = PassSums()
-        self._facts.flat.bind_tensor(weights)
+        flat = borrowed(weights) if isinstance(weights, np.ndarray) else weights
+        self._facts.flat.bind_tensor(flat)
         for batch in self._labelled("train"):
             total.add(self._differentiated(batch, dropout))
         self._facts.flat.release()

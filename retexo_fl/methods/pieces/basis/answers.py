@@ -174,7 +174,7 @@ class BasisClient(GraphClient):
                 rows = self.crossing.features()
             else:
                 crossed = self.crossing.crossed(0, ticket.weights_digest)
-                rows = summed_rows(self.shape, crossed)
+                rows = summed_rows(self.shape, crossed.into(self.part.nodes.train))
                 if self.shape.far_types:
                     far = self.crossing.crossed(self.shape.far_stage, ticket.weights_digest)
                     rows = with_far_sums(self.shape, rows, far)
