@@ -14,7 +14,7 @@ from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES, FIXED8
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph.parts.partition import GraphPartition
-from retexo_fl.graph.plan.boundary import BoundaryPlan, count_sent
+from retexo_fl.graph.plan.boundary import PeerPlans, count_sent
 from retexo_fl.methods.forecasts import forecast_of
 from retexo_fl.training.coded_size import bit_bytes, grid_bytes, sent_bytes
 from retexo_fl.training.effective_plan import effective_plan
@@ -36,7 +36,7 @@ class PlannedParts:
 
     def __init__(self, parts: Sequence[GraphPartition]) -> None:
         self.parts = parts
-        self._plans: dict[tuple[str, tuple[int, ...] | None], list[BoundaryPlan]] = {}
+        self._plans: dict[tuple[str, tuple[int, ...] | None], list[PeerPlans]] = {}
         self._vectors: dict[str, int] = {}
         self._features: dict[tuple[Any, ...], Payloads] = {}
 
@@ -44,7 +44,7 @@ class PlannedParts:
         """Return how many nodes, or edges, of each use all clients have."""
         return {part.client: counts_by_use(config, part) for part in self.parts}
 
-    def plans(self, kind: str, read: tuple[int, ...] | None = None) -> Sequence[BoundaryPlan]:
+    def plans(self, kind: str, read: tuple[int, ...] | None = None) -> Sequence[PeerPlans]:
         """Return the plans of one kind.
 
         Args:
@@ -53,7 +53,7 @@ class PlannedParts:
         """
         if (kind, read) not in self._plans:
             if read is None:
-                made = [BoundaryPlan.from_partition(part, kind) for part in self.parts]
+                made = [PeerPlans.counted(part, kind) for part in self.parts]
             else:
                 both = zip(self.parts, self.plans(kind), strict=True)
                 made = [plan.into(part, read) for part, plan in both]

@@ -23,7 +23,7 @@ from retexo_fl.client.run_memory import (
 )
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
+from retexo_fl.graph.plan.boundary import PLAN_KINDS, PeerPlans
 from retexo_fl.layers.named import layer_class
 from retexo_fl.methods.forecasts import FORECASTS, LAZY, forecast_of
 from retexo_fl.training.effective_plan import effective_plan
@@ -134,7 +134,7 @@ def exchanged_of(config: RunConfig, planned: PlannedParts) -> int:
     return exchanged_at_most(config, ModelShape.of_part(config, planned.parts[0]), planned)
 
 
-def _better(plans: Sequence[BoundaryPlan]) -> int:
+def _better(plans: Sequence[PeerPlans]) -> int:
     """Return the vectors where each ordered pair sends rows or sums, whichever are fewer.
 
     A sum is for a row that comes from the other client, given plans of rows.
@@ -172,7 +172,7 @@ def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str
     }
 
 
-def _added(config: RunConfig, plans: Sequence[BoundaryPlan]) -> dict[str, int]:
+def _added(config: RunConfig, plans: Sequence[PeerPlans]) -> dict[str, int]:
     """Return how many vectors, and gradients of vectors, datagrams may add up as they arrive."""
     # Where a peer may stay away, each has rows of its own; a round cannot do without any.
     is_needed = config.missing_peers == "wait"

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.graph.features import Features
@@ -267,13 +266,8 @@ def square_sums(rows: Features, labels: np.ndarray, classes: int) -> tuple[float
 
 def _centred_product(rows: Features, mean: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """Return ``(rows - mean)' factors`` without making centred rows, which are not sparse."""
-    product = np.asarray(_transposed(rows) @ factors)
+    product = np.asarray(rows.astype(np.float64, copy=False).T @ factors)
     return product - np.outer(mean.astype(np.float64), factors.sum(axis=0))
-
-
-def _transposed(rows: Features) -> Features:
-    wide = rows.astype(np.float64)
-    return wide.T if isinstance(wide, np.ndarray) else csr_array(wide.T)
 
 
 # ---- what the server makes of it -----------------------------------------------------------------

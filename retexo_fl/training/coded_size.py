@@ -33,7 +33,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
-from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.graph.plan.boundary import PeerPlans
 from retexo_fl.graph.plan.vectors import with_sums
 from retexo_fl.training.sent_rows import sent_rows
 
@@ -47,7 +47,7 @@ _CHUNK_VALUES: Final = 2**22
 
 def sent_bytes(
     part: GraphPartition,
-    plan: BoundaryPlan,
+    plan: PeerPlans,
     *,
     codec: str,
     frame_bytes: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -33,50 +33,29 @@ _Side = tuple[int, int, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BoundaryPlan:
-    """All that a client exchanges with its peers.
-
-    Row identity is never sent: both ends sort by key, and equal digests prove that they agree.
+class PeerPlans:
+    """The vectors that a client exchanges with its peers, for who counts them.
 
     Attributes:
         client: Whose plan this is.
         peers: Ascending by peer.
-        edges: What a stage reads, from own rows and from the received block.
     """
 
     client: int
     peers: tuple[PeerPlan, ...]
-    edges: StageEdges
 
     @classmethod
-    def from_partition(cls, partition: GraphPartition, kind: str = "rows") -> Self:
-        """Derive the plan from one partition alone.
-
-        Args:
-            partition: The client's part.
-            kind: ``rows``: every boundary node's row. ``cover``: for layers that sum their
-                neighbours' rows; each pair of clients sends rows and sums of rows, chosen so that
-                as few vectors as possible cover all edges between them.
-
-        Raises:
-            PartitionError: There is no such kind of plan.
-        """
-        if kind not in PLAN_KINDS:
-            raise PartitionError(f"boundary plan {kind!r}; expected {' or '.join(PLAN_KINDS)}")
+    def counted(cls, partition: GraphPartition, kind: str) -> PeerPlans:
+        """Return the vectors of :meth:`BoundaryPlan.from_partition`; all digests are empty."""
         if not partition.num_boundary:
-            edges = StageEdges.of_rows(partition)
-            return cls(client=partition.client, peers=(), edges=edges)
+            return PeerPlans(client=partition.client, peers=())
         cut = CutEdges.of(partition)
-        digests = _digests(partition, cut, kind)
+        digests = [b""] * len(cut.peers)
         if kind == "cover":
-            covered = CoveredEdges.of(cut)
-            peers, edges = (
-                covered.peer_plans(digests, partition.edge_values.weights),
-                covered.stage_edges(partition),
-            )
+            peers = CoveredEdges.of(cut).peer_plans(digests, partition.edge_values.weights)
         else:
-            peers, edges = _row_plans(cut, digests), StageEdges.of_rows(partition)
-        return cls(client=partition.client, peers=tuple(peers), edges=edges)
+            peers = _row_plans(cut, digests)
+        return PeerPlans(client=partition.client, peers=tuple(peers))
 
     def into(self, partition: GraphPartition, kinds: Sequence[int]) -> Self:
         """Return the plan of rows with those alone that nodes of some types read.
@@ -117,11 +96,6 @@ class BoundaryPlan:
                 )
             )
         return replace(self, peers=tuple(found))
-
-    @property
-    def num_slots(self) -> int:
-        """Length of the received block."""
-        return self.edges.num_slots
 
     @property
     def num_send(self) -> int:
@@ -179,6 +153,54 @@ class BoundaryPlan:
         return self.peers[at]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundaryPlan(PeerPlans):
+    """All that a client exchanges with its peers.
+
+    Row identity is never sent: both ends sort by key, and equal digests prove that they agree.
+
+    Attributes:
+        edges: What a stage reads, from own rows and from the received block.
+    """
+
+    edges: StageEdges
+
+    @classmethod
+    def from_partition(cls, partition: GraphPartition, kind: str = "rows") -> Self:
+        """Derive the plan from one partition alone.
+
+        Args:
+            partition: The client's part.
+            kind: ``rows``: every boundary node's row. ``cover``: for layers that sum their
+                neighbours' rows; each pair of clients sends rows and sums of rows, chosen so that
+                as few vectors as possible cover all edges between them.
+
+        Raises:
+            PartitionError: There is no such kind of plan.
+        """
+        if kind not in PLAN_KINDS:
+            raise PartitionError(f"boundary plan {kind!r}; expected {' or '.join(PLAN_KINDS)}")
+        if not partition.num_boundary:
+            edges = StageEdges.of_rows(partition)
+            return cls(client=partition.client, peers=(), edges=edges)
+        cut = CutEdges.of(partition)
+        digests = _digests(partition, cut, kind)
+        if kind == "cover":
+            covered = CoveredEdges.of(cut)
+            peers, edges = (
+                covered.peer_plans(digests, partition.edge_values.weights),
+                covered.stage_edges(partition),
+            )
+        else:
+            peers, edges = _row_plans(cut, digests), StageEdges.of_rows(partition)
+        return cls(client=partition.client, peers=tuple(peers), edges=edges)
+
+    @property
+    def num_slots(self) -> int:
+        """Length of the received block."""
+        return self.edges.num_slots
+
+
 def count_sent(partition: GraphPartition, kind: str) -> int:
     """Return :attr:`BoundaryPlan.num_send` of a plan, without the plan."""
     if not partition.num_boundary:
@@ -190,7 +212,7 @@ def count_sent(partition: GraphPartition, kind: str) -> int:
     return len(covered.own) + len(covered.foreign)
 
 
-def _row_plans(edges: CutEdges, digests: Iterator[bytes]) -> Iterator[PeerPlan]:
+def _row_plans(edges: CutEdges, digests: Iterable[bytes]) -> Iterator[PeerPlan]:
     """Send every row that has an edge to the peer; a slot is a boundary node."""
     slots = np.arange(edges.slot_ends[-1][1], dtype=np.int64)
     for peer, digest, sent, received, (first, end) in zip(
