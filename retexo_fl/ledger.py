@@ -11,6 +11,7 @@ a byte once, at its sender: the RETEXO paper's volume, which counts both ends, i
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -121,25 +122,25 @@ class TrafficLedger:
         self._in_order: list[_Line] = []
         #: Since :meth:`changes` was last asked for; a line may be here twice.
         self._changed: list[_Line] = []
-        self._total = Volume()
+        self._total = _Sum()
 
     def add(self, account: Account, volume: Volume) -> None:
         """Add one movement (or the sum of several) to an account."""
         line = self._lines.get(account)
         if line is None:
-            line = self._lines[account] = _Line(account, volume, _is_counted(account))
+            line = self._lines[account] = _Line(account, _Sum(), _is_counted(account))
             self._changed.append(line)
-        else:
-            if line.text:
-                self._changed.append(line)
-            line.volume, line.text = line.volume + volume, ""
+        elif line.text:
+            self._changed.append(line)
+            line.text = ""
+        line.moved.add(volume)
         if line.is_counted:
-            self._total += volume
+            self._total.add(volume)
 
     def raise_to(self, account: Account, total: Volume) -> None:
         """Add to an account what it lacks of ``total``, a sum that may be reported repeatedly."""
         line = self._lines.get(account)
-        known = Volume() if line is None else line.volume
+        known = Volume() if line is None else line.moved.volume
         wire = None
         if total.wire is not None and known.wire is not None:
             wire = max(0, total.wire - known.wire)
@@ -153,7 +154,7 @@ class TrafficLedger:
 
     def lines(self) -> list[tuple[Account, Volume]]:
         """Return all accounts, ordered by attempt, layer, kind, purpose, client, peer."""
-        return [(line.account, line.volume) for line in self._ordered()]
+        return [(line.account, line.moved.volume) for line in self._ordered()]
 
     def _ordered(self) -> list[_Line]:
         if len(self._in_order) < len(self._lines):
@@ -167,7 +168,7 @@ class TrafficLedger:
         unless ``direction`` is asked for. A movement between client and server is entered once.
         """
         if not wanted:
-            return self._total
+            return self._total.volume
         groups = self.grouped(*wanted)
         return groups.get(tuple(wanted.values()), Volume())
 
@@ -177,14 +178,12 @@ class TrafficLedger:
         Args:
             names: Of the attributes; ``direction`` counts both ends, as in :meth:`sum`.
         """
-        found: dict[tuple[object, ...], Volume] = {}
+        found: defaultdict[tuple[object, ...], _Sum] = defaultdict(_Sum)
         both_ends = "direction" in names
         for account, line in self._lines.items():
             if both_ends or line.is_counted:
-                place = tuple([getattr(account, name) for name in names])
-                known = found.get(place)
-                found[place] = line.volume if known is None else known + line.volume
-        return found
+                found[tuple([getattr(account, name) for name in names])].add(line.moved)
+        return {place: moved.volume for place, moved in found.items()}
 
     def totals(self) -> dict[str, dict[str, int | None]]:
         """Return ``{measure: {kind: bytes, "total": bytes}}`` with every byte counted once.
@@ -233,6 +232,27 @@ class TrafficLedger:
 
 
 @dataclass(slots=True)
+class _Sum:
+    """Volumes that are added up: a new :class:`Volume` for each takes longer than to count it."""
+
+    messages: int = 0
+    raw: int = 0
+    payload: int = 0
+    wire: int | None = 0
+
+    def add(self, other: Volume | _Sum) -> None:
+        self.messages += other.messages
+        self.raw += other.raw
+        self.payload += other.payload
+        if self.wire is not None:
+            self.wire = None if other.wire is None else self.wire + other.wire
+
+    @property
+    def volume(self) -> Volume:
+        return Volume(messages=self.messages, raw=self.raw, payload=self.payload, wire=self.wire)
+
+
+@dataclass(slots=True)
 class _Line:
     """An account, what it has, and both as a line of CSV; empty until it is asked for again.
 
@@ -240,16 +260,16 @@ class _Line:
     """
 
     account: Account
-    volume: Volume
+    moved: _Sum
     is_counted: bool
     text: str = ""
 
     def written(self) -> str:
         """Make and keep the line."""
-        volume = self.volume
-        wire = "" if volume.wire is None else volume.wire
+        moved = self.moved
+        wire = "" if moved.wire is None else moved.wire
         # No name of a kind or a purpose needs quotes.
-        values = (*_FIELDS(self.account), volume.messages, volume.raw, volume.payload, wire)
+        values = (*_FIELDS(self.account), moved.messages, moved.raw, moved.payload, wire)
         self.text = ",".join(map(str, values)) + "\n"
         return self.text
 

@@ -70,6 +70,10 @@ class SageLayer(AggregatedLayer):
         """Return (N, 2 D): own rows beside the neighbours' mean."""
         return beside_own(inputs, aggregate(self.operator(inputs), inputs))
 
+    def feature_sums(self, inputs: StageInput) -> Rows:
+        """Return the (N, D) means."""
+        return aggregate(self.operator(inputs), inputs)
+
     def trained_batches(
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:

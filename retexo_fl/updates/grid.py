@@ -347,7 +347,8 @@ def _in_steps(values: np.ndarray, exponents: bytes, *, sign: int = 1) -> np.ndar
     whole = len(found) // BLOCK
     table = found[: whole * BLOCK].reshape(-1, BLOCK)
     table *= factors[:whole, None]
-    found[whole * BLOCK :] *= factors[whole:].sum()
+    if whole < len(factors):
+        found[whole * BLOCK :] *= factors[whole]
     return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Final
+from weakref import ref
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -30,13 +31,15 @@ from retexo_fl.federation.asking.waiting import (
     WaitPolicy,
 )
 from retexo_fl.federation.records import content_volumes
-from retexo_fl.ledger import SERVER, Account, TrafficLedger
+from retexo_fl.ledger import SERVER, Account, TrafficLedger, Volume
 from retexo_fl.units import client_named
 
 logger = logging.getLogger(__name__)
 
 #: Replies that may be held because an earlier one has not come; bounds the server's memory.
 REPLIES_AHEAD: Final = 32
+#: Accounts of a round are those of the round before: made once for a thousand clients.
+_account: Final = lru_cache(maxsize=2**12)(Account)
 
 
 class Messenger:
@@ -79,6 +82,8 @@ class Messenger:
         self._overdue: dict[int, str] = {}
         #: By node, after how long a silence it is nudged.
         self._nudge_s: dict[int, float] = {}
+        #: The content that was counted last, and its bytes.
+        self._counted: tuple[ref[RecordDict], tuple[Volume, ...]] | None = None
         #: Seconds spent waiting for answers, which is where clients compute.
         self.waited_s = 0.0
 
@@ -400,17 +405,20 @@ class Messenger:
 
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
-        parts: list[tuple[str, Mapping[str, Any], bool]] = [(asked.purpose, message.content, True)]
         if asked.first:
-            own, *first = records.split_content(message.content, len(asked.first))
+            own, *first = map(
+                content_volumes, records.split_content(message.content, len(asked.first))
+            )
             # What goes first has no message of its own.
             parts = [(asked.purpose, own, True)]
             parts += [(name, part, False) for name, part in zip(asked.first, first, strict=True)]
+        else:
+            parts = [(asked.purpose, self._volumes(message.content), True)]
         kinds = ("weights_down" if direction == "in" else "updates_up", "masks", "control")
-        for purpose, content, is_message in parts:
-            for kind, volume in zip(kinds, content_volumes(content), strict=True):
+        for purpose, volumes, is_message in parts:
+            for kind, volume in zip(kinds, volumes, strict=True):
                 if volume.payload:
-                    account = Account(
+                    account = _account(
                         attempt=self._attempt,
                         kind=kind,
                         layer=asked.stage,
@@ -420,6 +428,12 @@ class Messenger:
                         direction=direction,
                     )
                     self._ledger.add(account, volume if is_message else replace(volume, messages=0))
+
+    def _volumes(self, content: RecordDict) -> tuple[Volume, ...]:
+        """Return :func:`.content_volumes`, counted once where clients get one content."""
+        if self._counted is None or self._counted[0]() is not content:
+            self._counted = ref(content), content_volumes(content)
+        return self._counted[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
