@@ -109,3 +109,18 @@ def test_a_layer_reads_the_coordinates_of_its_sums(model: str) -> None:
     if model != "gcn":
         own = np.asarray(inputs.own)
         np.testing.assert_allclose(read[:, :FEATURES], basis.coordinates(own), rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_some_nodes_are_those_of_all_to_the_bit(model: str, weighted: bool) -> None:
+    shape = shape_of(model, **{"basis": "supervised", "basis-rows": "sums"})
+    inputs = stage_input()
+    if weighted:
+        inputs = replace(inputs, edge_weights=RNG.uniform(0.5, 2, size=len(inputs.indices)))
+    some = np.arange(0, inputs.num_nodes, 2)
+    found = inputs.into(some)
+    assert len(found.indices) < len(inputs.indices)
+    np.testing.assert_array_equal(
+        summed_rows(shape, found)[some], summed_rows(shape, inputs)[some], strict=True
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,6 +219,27 @@ def test_requests_survive_the_translation(request_: Request[Any]) -> None:
 def test_answers_survive_the_translation(answer: object) -> None:
     read = records.read_answer(type(answer), reply(records.answer_content(answer)))
     assert same(answer, read)
+
+
+def test_records_are_those_that_flower_checks() -> None:
+    """Also of a Flower whose records keep their values elsewhere."""
+    values = {"name": "a", "sums": [1.0, 2.5], "count": 3, "is": True, "bytes": b"\0", "of": [1, 2]}
+    found = records._filled(ConfigRecord(), values)
+    assert found == ConfigRecord(values)
+    assert found.deflate() == ConfigRecord(values).deflate()
+    numbers = {"count": 3, "sum": 0.5}
+    assert records._filled(MetricRecord(), numbers) == MetricRecord(numbers)
+
+    class Elsewhere(ConfigRecord):
+        def __init__(self) -> None:
+            super().__init__()
+            vars(self)["_data"] = None
+            self.kept: dict[str, Any] = {}
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            self.kept[key] = value
+
+    assert records._filled(Elsewhere(), values).kept == values
 
 
 def test_every_question_is_among_those_that_are_translated() -> None:

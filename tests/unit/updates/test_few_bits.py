@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,7 +23,7 @@ from retexo_fl.updates import (
     update_codec,
     weights_name,
 )
-from retexo_fl.updates.grid import BITS, BLOCK, Grid
+from retexo_fl.updates.grid import BITS, BLOCK, Grid, block_rms
 from tests.support.update_codec_contract import KEY, UpdateCodecContract
 
 MOST = {8: 127, 4: 7, 2: 1, 1: 1}
@@ -195,6 +197,24 @@ def test_noise_is_refused_or_decoded(data: bytes, bits: int) -> None:
     with suppress(RemoteProtocolError):
         found = codec.decode_update(np.frombuffer(data, np.uint8), KEY, b"")
         assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("count", [1, 300, 2**13 - 3, 2**13 + 3, 2**14 + 3, 2**15 + 3])
+def test_bytes_are_those_of_a_generator_of_the_key_and_of_a_whole_deflate(count: int) -> None:
+    """What is made in less time is made to the same bytes, between other keys and lengths."""
+    values = np.random.default_rng(count).normal(size=count).astype(np.float32)
+    grid, keys = Grid(8), ("a", "b", "a")
+    steps = grid.steps(block_rms(values))
+    coded = [grid.encode(values, key, steps).tobytes() for key in keys]
+    assert coded[0] == coded[2]
+    key = np.frombuffer(hashlib.blake2b(b"b", digest_size=16).digest(), "<u8")
+    drawn = np.random.Generator(np.random.Philox(key=key.astype(np.uint64))).random(count)
+    exponents = np.repeat(np.frombuffer(steps, np.int8).astype(float), BLOCK)[:count]
+    numbers = np.floor(values / 2.0**exponents + drawn).clip(-127, 127).astype(int) + 127
+    packed = numbers.astype(np.uint8).tobytes()
+    coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+    deflated = coder.compress(packed) + coder.flush()
+    assert coded[1][8:] == min(deflated, packed, key=len)
 
 
 def test_another_key_draws_anew() -> None:

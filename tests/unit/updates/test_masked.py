@@ -152,6 +152,8 @@ def test_a_digest_is_of_the_bytes_that_are_there() -> None:
     own = whole.copy()
     for weights in (whole, whole[:32], whole[32:], whole[::2], whole.view(np.int32), own, whole):
         assert array_digest(weights) == plain(weights)
+        behind = hashlib.sha256(b"before" + str(weights.dtype).encode() + weights.tobytes())
+        assert array_digest(weights, b"before") == behind.digest() != array_digest(weights)
     assert array_digest(np.frombuffer(bytes(256), np.float32)) == plain(0 * whole)
     for mutable in (own, np.frombuffer(bytearray(content), np.float32)):
         assert array_digest(mutable) == plain(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
+from dataclasses import asdict
 from itertools import product
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import BoundaryPlan, GraphPartition, cut_graph
+from retexo_fl.graph.plan.boundary import PeerPlans
 from retexo_fl.graph.plan.cover_plan import minimum_vertex_cover
 from retexo_fl.graph.plan.stage_edges import StageEdges
 from tests.support.edge_lists import cut_edges
@@ -51,6 +53,18 @@ def neighbour_sums(edges: StageEdges, own: np.ndarray, block: np.ndarray) -> np.
             for a, b in zip(edges.indptr[:-1], edges.indptr[1:], strict=True)
         ]
     )
+
+
+@FEW
+@given(cut_cases(), st.sampled_from(["rows", "cover"]))
+def test_counted_plans_have_the_vectors_of_whole_ones(case: CutCase, kind: str) -> None:
+    for part in cut_graph(case.graph, case.assignment, case.split):
+        whole, counted = BoundaryPlan.from_partition(part, kind), PeerPlans.counted(part, kind)
+        assert counted.client == whole.client
+        for mine, other in zip(counted.peers, whole.peers, strict=True):
+            assert (mine.peer, mine.num_edges) == (other.peer, other.num_edges)
+            for name in ("send", "receive"):
+                np.testing.assert_equal(asdict(getattr(mine, name)), asdict(getattr(other, name)))
 
 
 def test_plan_by_hand() -> None:
