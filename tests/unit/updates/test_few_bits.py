@@ -206,7 +206,7 @@ def test_bytes_are_those_of_a_generator_of_the_key_and_of_a_whole_deflate(count:
     grid, keys = Grid(8), ("a", "b", "a")
     steps = grid.steps(block_rms(values))
     coded = [grid.encode(values, key, steps).tobytes() for key in keys]
-    assert coded[0] == coded[2]
+    assert hash(coded[0]) == hash(coded[2])
     key = np.frombuffer(hashlib.blake2b(b"b", digest_size=16).digest(), "<u8")
     drawn = np.random.Generator(np.random.Philox(key=key.astype(np.uint64))).random(count)
     exponents = np.repeat(np.frombuffer(steps, np.int8).astype(float), BLOCK)[:count]
@@ -214,7 +214,9 @@ def test_bytes_are_those_of_a_generator_of_the_key_and_of_a_whole_deflate(count:
     packed = numbers.astype(np.uint8).tobytes()
     coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
     deflated = coder.compress(packed) + coder.flush()
-    assert coded[1][8:] == min(deflated, packed, key=len)
+    # Of long bytes no difference is looked for.
+    is_same = coded[1][8:] == min(deflated, packed, key=len)
+    assert is_same
 
 
 def test_another_key_draws_anew() -> None:
