@@ -120,13 +120,17 @@ class StageInput:
         is_wanted = np.zeros(len(counts), bool)
         is_wanted[nodes] = True
         kept = np.repeat(is_wanted, counts)
-        per_edge = ("edge_scales", "edge_weights", "edge_attributes")
-        of_edges = {name: getattr(self, name) for name in per_edge}
+
+        def of_kept(values: np.ndarray | None) -> np.ndarray | None:
+            return None if values is None else values[kept]
+
         return replace(
             self,
             indptr=np.append(0, np.cumsum(counts * is_wanted)),
             indices=self.indices[kept],
-            **{name: None if of is None else of[kept] for name, of in of_edges.items()},
+            edge_scales=of_kept(self.edge_scales),
+            edge_weights=of_kept(self.edge_weights),
+            edge_attributes=of_kept(self.edge_attributes),
         )
 
     @property

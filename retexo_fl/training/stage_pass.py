@@ -136,8 +136,9 @@ class StagePass:
             return total
         assert not validate
         total = PassSums()
-        flat = borrowed(weights) if isinstance(weights, np.ndarray) else weights
-        self._facts.flat.bind_tensor(flat)
+        self._facts.flat.bind_tensor(
+            borrowed(weights) if isinstance(weights, np.ndarray) else weights
+        )
         for batch in self._labelled("train"):
             total.add(self._differentiated(batch, dropout))
         self._facts.flat.release()

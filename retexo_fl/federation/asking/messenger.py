@@ -405,6 +405,7 @@ class Messenger:
 
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
+        parts: list[tuple[str, tuple[Volume, ...], bool]]
         if asked.first:
             own, *first = map(
                 content_volumes, records.split_content(message.content, len(asked.first))
