@@ -223,11 +223,18 @@ def test_answers_survive_the_translation(answer: object) -> None:
 
 def test_records_are_those_that_flower_checks() -> None:
     """Also of a Flower whose records keep their values elsewhere."""
-    values = {"name": "a", "sums": [1.0, 2.5], "count": 3, "is": True, "bytes": b"\0", "of": [1, 2]}
+    values: dict[str, Any] = {
+        "name": "a",
+        "sums": [1.0, 2.5],
+        "count": 3,
+        "is": True,
+        "bytes": b"\0",
+        "of": [1, 2],
+    }
     found = records._filled(ConfigRecord(), values)
     assert found == ConfigRecord(values)
     assert found.deflate() == ConfigRecord(values).deflate()
-    numbers = {"count": 3, "sum": 0.5}
+    numbers: dict[str, Any] = {"count": 3, "sum": 0.5}
     assert records._filled(MetricRecord(), numbers) == MetricRecord(numbers)
 
     class Elsewhere(ConfigRecord):
@@ -239,7 +246,9 @@ def test_records_are_those_that_flower_checks() -> None:
         def __setitem__(self, key: str, value: Any) -> None:
             self.kept[key] = value
 
-    assert records._filled(Elsewhere(), values).kept == values
+    kept = Elsewhere()
+    records._filled(kept, values)
+    assert kept.kept == values
 
 
 def test_every_question_is_among_those_that_are_translated() -> None:
