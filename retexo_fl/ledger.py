@@ -168,7 +168,10 @@ class TrafficLedger:
         unless ``direction`` is asked for. A movement between client and server is entered once.
         """
         if not wanted:
-            return self._total.volume
+            moved = self._total
+            return Volume(
+                messages=moved.messages, raw=moved.raw, payload=moved.payload, wire=moved.wire
+            )
         groups = self.grouped(*wanted)
         return groups.get(tuple(wanted.values()), Volume())
 

@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -39,8 +39,6 @@ from retexo_fl.errors import ClientFailed, EngineFailed, RemoteProtocolError, Re
 from retexo_fl.ledger import Volume
 from retexo_fl.units import client_named, counted
 from retexo_fl.updates.zeros import bytes_with_zeros
-
-AnyRecord = TypeVar("AnyRecord", ConfigRecord, MetricRecord)
 
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
@@ -108,9 +106,9 @@ def request_content(
     for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
         values = {_QUESTION: question_of(item).message_type, **values}
-        _add(content, names, _filled(ConfigRecord(), values), weights)
+        _add(content, names, ConfigRecord(), values, weights)
     values, weights = _flatten(request)
-    return _add(content, _OWN, _filled(ConfigRecord(), values), weights)
+    return _add(content, _OWN, ConfigRecord(), values, weights)
 
 
 def read_request(message: Message) -> Request[Any]:
@@ -180,15 +178,15 @@ def answer_content(answer: object | None, first: Sequence[object] = ()) -> Recor
     content = RecordDict()
     for names, item in zip(_FIRST[: len(first)], first, strict=True):
         values, weights = _flatten(item)
-        _add(content, names, _filled(ConfigRecord(), values), weights)
+        _add(content, names, ConfigRecord(), values, weights)
     if answer is None:
         return content
     values, weights = _flatten(answer)
     if any(isinstance(value, str | bytes) for value in values.values()):
-        return _add(content, _OWN, _filled(ConfigRecord(), values), weights)
+        return _add(content, _OWN, ConfigRecord(), values, weights)
     # Flower's metrics have no truth values.
     numbers = {k: int(v) if isinstance(v, bool) else v for k, v in values.items()}
-    return _add(content, _OWN_METRICS, _filled(MetricRecord(), numbers), weights)
+    return _add(content, _OWN_METRICS, MetricRecord(), numbers, weights)
 
 
 def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
@@ -235,27 +233,24 @@ def _flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:
     return values | {schema.array_key(type(record)): array.tobytes()}, None
 
 
-def _filled(record: AnyRecord, values: Mapping[str, Any]) -> AnyRecord:
-    """Put values into an empty record; our dataclasses have no others than it takes.
-
-    Flower (1.41) looks at the types of each, which takes longer than all else of a short message.
-    """
-    content = vars(record).get("_data")
-    if isinstance(content, dict):
-        content.update(values)
-    else:
-        record.update(values)
-    return record
-
-
 def _add(
     content: RecordDict,
     names: tuple[str, str],
     record: ConfigRecord | MetricRecord,
+    values: Mapping[str, Any],
     weights: np.ndarray | None,
 ) -> RecordDict:
-    """Add a record, with its array beside it."""
+    """Add an empty record with these values, and the array beside it.
+
+    Flower (1.41) looks at the type of each value that is put into a record, which takes longer
+    than all else of a short message. Our dataclasses have no others than it takes.
+    """
     name, weights_name = names
+    known = vars(record).get("_data")
+    if isinstance(known, dict):
+        known.update(values)
+    else:
+        record.update(values)
     content[name] = record
     if weights is not None:
         content[weights_name] = weights_record(weights)

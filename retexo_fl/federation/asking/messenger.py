@@ -83,7 +83,7 @@ class Messenger:
         #: By node, after how long a silence it is nudged.
         self._nudge_s: dict[int, float] = {}
         #: The content that was counted last, and its bytes.
-        self._counted: tuple[ref[RecordDict], tuple[Volume, ...]] | None = None
+        self._counted: tuple[ref[RecordDict], tuple[Volume, Volume, Volume]] | None = None
         #: Seconds spent waiting for answers, which is where clients compute.
         self.waited_s = 0.0
 
@@ -405,16 +405,17 @@ class Messenger:
 
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
-        parts: list[tuple[str, tuple[Volume, ...], bool]]
+        content = message.content
         if asked.first:
-            own, *first = map(
-                content_volumes, records.split_content(message.content, len(asked.first))
-            )
+            own, *first = map(content_volumes, records.split_content(content, len(asked.first)))
             # What goes first has no message of its own.
             parts = [(asked.purpose, own, True)]
             parts += [(name, part, False) for name, part in zip(asked.first, first, strict=True)]
         else:
-            parts = [(asked.purpose, self._volumes(message.content), True)]
+            # Clients are asked with one content.
+            if self._counted is None or self._counted[0]() is not content:
+                self._counted = ref(content), content_volumes(content)
+            parts = [(asked.purpose, self._counted[1], True)]
         kinds = ("weights_down" if direction == "in" else "updates_up", "masks", "control")
         for purpose, volumes, is_message in parts:
             for kind, volume in zip(kinds, volumes, strict=True):
@@ -429,12 +430,6 @@ class Messenger:
                         direction=direction,
                     )
                     self._ledger.add(account, volume if is_message else replace(volume, messages=0))
-
-    def _volumes(self, content: RecordDict) -> tuple[Volume, ...]:
-        """Return :func:`.content_volumes`, counted once where clients get one content."""
-        if self._counted is None or self._counted[0]() is not content:
-            self._counted = ref(content), content_volumes(content)
-        return self._counted[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,11 +231,16 @@ def test_records_are_those_that_flower_checks() -> None:
         "bytes": b"\0",
         "of": [1, 2],
     }
-    found = records._filled(ConfigRecord(), values)
+    names = ("record", "weights")
+
+    def filled(record: Any, values: dict[str, Any]) -> Any:
+        return records._add(RecordDict(), names, record, values, None)["record"]
+
+    found = filled(ConfigRecord(), values)
     assert found == ConfigRecord(values)
     assert found.deflate() == ConfigRecord(values).deflate()
     numbers: dict[str, Any] = {"count": 3, "sum": 0.5}
-    assert records._filled(MetricRecord(), numbers) == MetricRecord(numbers)
+    assert filled(MetricRecord(), numbers) == MetricRecord(numbers)
 
     class Elsewhere(ConfigRecord):
         def __init__(self) -> None:
@@ -246,9 +251,7 @@ def test_records_are_those_that_flower_checks() -> None:
         def __setitem__(self, key: str, value: Any) -> None:
             self.kept[key] = value
 
-    kept = Elsewhere()
-    records._filled(kept, values)
-    assert kept.kept == values
+    assert filled(Elsewhere(), values).kept == values
 
 
 def test_every_question_is_among_those_that_are_translated() -> None:
