@@ -31,12 +31,13 @@ class CarrierPath(Protocol):
         ...
 
     def open_job(
-        self, folder: Path, *, all_needed: bool, times: int = 0, unadded: str = ""
+        self, folder: Path, *, clients: int, all_needed: bool, times: int = 0, unadded: str = ""
     ) -> VectorCarrier:
         """Return a job's end.
 
         Args:
             folder: Keeps what arrived before a stage, for the time after a restart.
+            clients: How many the job has.
             all_needed: No peer may stay away, so vectors of different peers may be added as they
                 come.
             times: How often each of the job's exchanges comes, with as many vectors; 0 where that

@@ -316,6 +316,7 @@ class AgentJob:
             return None
         port = carrier.open_job(
             folder,
+            clients=self._partition.num_clients,
             all_needed=self.config.missing_peers == "wait",
             times=forecast_of(self.config).rounds_alike(self.config),
             unadded=self._why_unadded(),

@@ -96,13 +96,12 @@ class Mailbox:
             LocalProtocolError: A vector is not finite.
         """
         stage = self._stage_of(ticket, rows.shape[1], str(rows.dtype))
-        # Datagrams may be lost, blocks not: a channel keeps what it took as long as the job lasts.
-        if self.datagrams is None and stage.id in self._sent:
+        if stage.id in self._sent:
             self.error_bound = self._sent[stage.id]
             return Traffic()
         traffic = self._share(stage, rows, self._plan_of(stage.layer).receivers)
         if traffic is None:
-            traffic = self._send_blocks(stage, rows)
+            return self._send_to_peers(stage, rows)
         self._sent[stage.id] = self.error_bound
         return traffic
 
@@ -131,12 +130,17 @@ class Mailbox:
         blocks, traffic = shared
         return counted_traffic(traffic, traffic.wire_bytes, blocks=blocks)
 
-    def _send_blocks(self, stage: StageExchange, rows: Vectors) -> Traffic:
+    def _send_to_peers(self, stage: StageExchange, rows: Vectors) -> Traffic:
         fixed = self.fixed(rows, stage.layer) if self.is_rounded else None
         self.error_bound = () if fixed is None else (fixed.error_bound,)
         peers = self._plan_of(stage.layer).receivers
         targets = {peer.peer: peer.send.targets for peer in peers}
-        return self._exchange_of(stage).send(_outgoing(peers, rows, fixed), fixed, rows=targets)
+        exchange = self._exchange_of(stage)
+        traffic = exchange.send(_outgoing(peers, rows, fixed), fixed, rows=targets)
+        # Datagrams may be lost, blocks not: a channel keeps what it took as long as the job lasts.
+        if not exchange.carried:
+            self._sent[stage.id] = self.error_bound
+        return traffic
 
     def fixed(self, rows: Vectors, stage: int = 0) -> FixedVectors:
         """Return what ``fixed`` makes of the vectors that (N, H) ``rows`` have for all peers.
@@ -162,7 +166,7 @@ class Mailbox:
 
         Raises:
             PartitionError: Another client lists edges to this one that this part does not have.
-            ConfigurationError: A peer sends blocks where datagrams are awaited, or the other way.
+            ConfigurationError: A peer sends datagrams where blocks are awaited.
         """
         stage = self._stage_of(ticket, width, dtype)
         self._counted.setdefault(stage.id, set()).update(told)
@@ -282,32 +286,21 @@ class Mailbox:
         for sender in sorted(senders - awaited - exchange.refused.keys()):
             exchange.decoded(header_of(sender))
         if self.is_rounded:
-            self._refuse_other_ways(exchange, stage, senders)
+            self._refuse_other_ways(exchange, stage)
         if self.datagrams is not None:
             self.datagrams.refuse_strangers(header_of, stage.id, known=awaited)
 
-    def _refuse_other_ways(
-        self, exchange: PeerExchange, stage: StageExchange, senders: frozenset[int]
-    ) -> None:
-        """Name a peer that sends blocks where datagrams are awaited, or the other way round."""
-        reached = set(exchange.reached)
+    def _refuse_other_ways(self, exchange: PeerExchange, stage: StageExchange) -> None:
+        """Name a peer that sends datagrams where blocks are awaited."""
         announcing = self._channel.senders(
             self._job, stage.layer + CONTROL_LAYERS, stage.weights_digest, receiver=self._client
         )
-        for peer in sorted(self._peers & announcing - reached):
+        for peer in sorted(self._peers & announcing - set(exchange.reached)):
             raise ConfigurationError(
                 f"client {peer} sends datagrams, client {self._client} takes none from it: "
                 "expected a udp:// address of both in both rosters, and an agent that listens "
                 "there; see docs/kernel-path.md"
             )
-        for peer in sorted(self._peers & senders & reached):
-            plan = self._plan_of(stage.layer).peer(peer)
-            if self.datagrams and self.datagrams.carries(stage.incoming(plan).key):
-                raise ConfigurationError(
-                    f"client {peer} sends blocks, client {self._client} expects datagrams from it: "
-                    "expected a udp:// address of both in both rosters, and an agent that listens "
-                    "there; see docs/kernel-path.md"
-                )
 
     def _stage_of(self, ticket: Ticket, width: int, dtype: str) -> StageExchange:
         return StageExchange(

@@ -185,6 +185,7 @@ class PeerExchange:
         counted: Peers whose bytes were reported before; those that are reported now are added.
 
     Attributes:
+        carried: By peer, the bytes of what was sent in another way than as blocks.
         received: By peer, the vectors that have come.
         shared: The peers whose vectors are in their channel's pile.
         refused: By peer, why its block is no block; as if it had not come.
@@ -213,6 +214,7 @@ class PeerExchange:
         self._all_needed: bool | None = None
         self._is_kept = False
         self.reached: tuple[int, ...] = ()
+        self.carried: Mapping[int, Traffic] = {}
         self.received: dict[int, Vectors] = {}
         self.shared: set[int] = set()
         self.refused: dict[int, RemoteProtocolError] = {}
@@ -242,8 +244,8 @@ class PeerExchange:
 
     @property
     def outgoing_keys(self) -> frozenset[BlockKey]:
-        """The blocks that are sent."""
-        return frozenset(h.key for peer, h in self._outgoing.items() if peer not in self.reached)
+        """The blocks that are sent, or that peers may ask for."""
+        return frozenset(header.key for header in self._outgoing.values())
 
     @property
     def incoming_keys(self) -> frozenset[BlockKey]:
@@ -276,11 +278,12 @@ class PeerExchange:
         traffic = Traffic()
         headers = {p: self._outgoing[p] for p in self.reached if p in self._outgoing}
         if self._datagrams is not None and fixed is not None and headers:
-            for peer, moved in self._datagrams.send(headers, fixed, rows=rows).items():
+            self.carried = self._datagrams.send(headers, fixed, rows=rows)
+            for peer, moved in self.carried.items():
                 self._watch(peer, moved, "out")
                 traffic += moved
         for peer, block_vectors in vectors:
-            if peer not in self.reached:
+            if peer not in self.carried:
                 traffic += self._send_block(self._outgoing[peer], block_vectors)
         return traffic
 

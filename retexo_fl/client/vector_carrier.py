@@ -80,7 +80,7 @@ class VectorCarrier(Protocol):
         *,
         rows: Mapping[int, np.ndarray] | None = None,
     ) -> dict[int, Traffic]:
-        """Send vectors to some peers; return the bytes of each.
+        """Send vectors to some peers; return the bytes of each, but of those that get a block.
 
         Args:
             headers: By peer, the header of the block that its vectors would make.

@@ -13,6 +13,7 @@ import pytest
 
 from retexo_fl.client.part import without_peers
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.vector_carrier import split_layer
 from retexo_fl.config import make_config
 from retexo_fl.errors import (
     ConfigurationError,
@@ -92,6 +93,25 @@ def test_agents_train_by_datagrams_as_one_process_does(
     assert warned == [int((algorithm, plan) == ("lazy", "rows"))] * 3
 
 
+@pytest.mark.parametrize("algorithm", ["lazy", "standard"])
+def test_agents_take_blocks_from_peers_that_believe_they_choose(
+    tmp_path: Path, parts: list[GraphPartition], algorithm: str
+) -> None:
+    keys = {**KEYS, "algorithm": algorithm, "boundary-plan": "cover"}
+    addresses = loopback_addresses(len(parts), "auto")
+    with agents(tmp_path, parts, addresses=addresses, settings=PERMISSIVE, start=False) as made:
+        for agent in made:
+            agent.settings.write_text(_settings(agent).replace("auto://", "udp://"))
+            agent.start()
+        train_with(made, configured(tmp_path / "agents", **keys))
+        assert counted(made, "packets_sent") == 0
+        told = [each for agent in made for each in agent.status()["deliveries"]]
+        assert {split_layer(each["layer"])[1] for each in told} == {0}
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+
+
 def test_peers_that_may_stay_away_have_nothing_added(
     tmp_path: Path, three: list[AgentProcess]
 ) -> None:
@@ -146,7 +166,7 @@ def test_rosters_that_disagree_about_datagrams_are_named(tmp_path: Path, listens
         for agent in made:
             agent.start()
         # Whichever client the server hears first.
-        with pytest.raises(ConfigurationError, match="client . sends (datagrams|blocks), client ."):
+        with pytest.raises(ConfigurationError, match="client . sends datagrams, client ."):
             train_with(made, configured(tmp_path / "run", **keys))
 
 

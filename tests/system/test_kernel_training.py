@@ -17,6 +17,7 @@ import pytest
 from retexo_fl.additions.kernel_path.carrying.choice import LEAST_TIMES
 from retexo_fl.additions.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.vector_carrier import split_layer
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.graph import BoundaryPlan, GraphPartition
@@ -85,6 +86,16 @@ def counters(made: Sequence[AgentProcess]) -> dict[str, int]:
     """What all agents counted."""
     told = [agent.status()["datagrams"]["counters"] for agent in made]
     return {name: sum(each[name] for each in told) for name in told[0]}
+
+
+def controls(made: Sequence[AgentProcess]) -> int:
+    """How many notices and grants all agents sent."""
+    return sum(
+        each["blocks"]
+        for agent in made
+        for each in agent.status()["deliveries"]
+        if split_layer(each["layer"])[1]
+    )
 
 
 def planned_packets(
@@ -386,6 +397,8 @@ def test_an_agent_free_to_choose_takes_what_costs_less(tmp_path: Path) -> None:
         for name, training in trainings.items():
             train_with(made, configured(tmp_path / name, **training))
             assert (counters(made)["data_new"] > 0) == (name == "long"), name
+            # Where blocks are chosen nobody asks, nobody answers.
+            assert (controls(made) > 0) == (name == "long"), name
         assert all(agent.log.count("instead_of=datagrams") == 1 for agent in made)
 
     for name, training in trainings.items():

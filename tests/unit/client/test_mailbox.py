@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,9 +16,10 @@ from retexo_fl.client.api import Ticket, chain_digest
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.peer_exchange import StageExchange
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.vector_carrier import VectorCarrier
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.exchange import encode_block, to_dense
+from retexo_fl.exchange import BlockHeader, EncodedBlock, Vectors, encode_block, to_dense
 from retexo_fl.exchange.frames import encode_frame, parse_frame
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.ledger import Traffic
@@ -49,6 +53,35 @@ def test_a_peer_whose_rows_are_none_is_named_and_missing(
     vectors = to_dense(mailbox.vectors(WIDTH, "float32", closed_without=(2,)))
     for peer, value in ((1, 1.0), (2, 0.0)):
         assert (vectors[plans[0].peer(peer).receive.slots] == value).all()
+
+
+@pytest.mark.parametrize("carried", [(), (1,), (1, 2)])
+def test_blocks_are_encoded_once_and_what_is_carried_is_sent_again(
+    carried: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, part = MemoryChannel(), make_parts(make_config({"clients": 3}))[0]
+    sent: list[int] = []
+    encoded: list[int] = []
+
+    def encode(header: BlockHeader, rows: Vectors, *, codec: str) -> EncodedBlock:
+        encoded.append(header.receiver)
+        return encode_block(header, rows, codec=codec)
+
+    def send(headers: Mapping[int, BlockHeader], *_: object, **__: object) -> dict[int, Traffic]:
+        sent.extend(headers)
+        return dict.fromkeys(carried, Traffic())
+
+    monkeypatch.setattr("retexo_fl.client.peer_exchange.encode_block", encode)
+    plan = BoundaryPlan.from_partition(part)
+    mailbox = Mailbox(0, "job-1", plan, channel, codec="fixed")
+    mailbox.datagrams = cast(VectorCarrier, SimpleNamespace(reaches=lambda peer: True, send=send))
+    rows = np.ones((part.num_inner, WIDTH), np.float32)
+    for _ in range(2):
+        mailbox.send(TICKET, rows)
+    # Datagrams may be lost, so a repeated request sends them again; and blocks beside them.
+    times = 2 if carried else 1
+    assert sent == [1, 2] * times
+    assert encoded == [peer for peer in (1, 2) if peer not in carried] * times
 
 
 def _send_nothing_finite(channel: MemoryChannel, plan: BoundaryPlan) -> None:

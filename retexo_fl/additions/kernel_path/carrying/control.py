@@ -52,6 +52,7 @@ class Way(IntEnum):
     DATAGRAMS = 2
     KEPT = 3  # it has the same vectors from before
     NOTICE = 4  # it awaits a notice: what came without one is lost, or was not this exchange's
+    BLOCKS = 5  # as a block, and all that follows in the job, without a notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -60,7 +60,8 @@ class IncomingExchange:
     """One exchange's vectors on their way; its methods are called in one thread at a time.
 
     All peers' vectors go into one block of the accumulator, and so come together. Where an
-    exchange may be closed without a peer there is one of these for each.
+    exchange may be closed without a peer there is one of these for each. A peer that knows what it
+    would be asked for sends a block without a notice.
 
     Args:
         name: Names the exchange at the endpoint.
@@ -71,9 +72,10 @@ class IncomingExchange:
         choice: Says which blocks are better sent as blocks.
         books: Make room for later exchanges of the same form.
         times: How often one of this form comes; 0 where that is not known.
+        most_senders: How many clients may send to this one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an exchange is, and what it is taken by
         self,
         name: bytes,
         headers: Mapping[int, BlockHeader],
@@ -83,6 +85,7 @@ class IncomingExchange:
         choice: WayChoice,
         books: IssuedBooks,
         times: int,
+        most_senders: int,
     ) -> None:
         self._name = name
         self._targets = targets
@@ -96,7 +99,13 @@ class IncomingExchange:
             for peer in sorted(headers)
         }
         self._layout: ExchangeLayout | None = None
-        self._ways: dict[int, Way] = {}
+        self._ways = {
+            peer: Way.BLOCK
+            for peer, header in headers.items()
+            if choice.is_block(header, times=times, most_senders=most_senders)
+        }
+        are_blocks = choice.are_blocks(times=times, most_senders=most_senders)
+        self._needless = Grant(way=Way.BLOCKS if are_blocks else Way.BLOCK)
         self._vectors: dict[int, np.ndarray] | None = None
 
     def ask_at_once(self) -> None:
@@ -126,7 +135,7 @@ class IncomingExchange:
 
     @property
     def by_block(self) -> frozenset[int]:
-        """Peers that were asked to send blocks."""
+        """Peers that send blocks, asked or not."""
         return frozenset(peer for peer, way in self._ways.items() if way is Way.BLOCK)
 
     @property
@@ -145,6 +154,7 @@ class IncomingExchange:
             RemoteProtocolError: A notice is none.
             PartitionError: A peer lists other edges than this part.
         """
+        self._answer_needless(depot)
         if self._vectors is not None:
             return False
         if self._layout is None:
@@ -171,9 +181,12 @@ class IncomingExchange:
         return keys
 
     def _read_notices(self, depot: BlockDepot) -> bool:
-        """Return whether all have announced."""
-        for sender in self._senders.values():
-            if sender.notice is not None:
+        """Return whether all have announced, or sent blocks."""
+        for peer, sender in self._senders.items():
+            if sender.notice is not None or peer in self._ways:
+                continue
+            if depot.has_arrived(sender.header.key):
+                self._ways[peer] = Way.BLOCK
                 continue
             if sender.was_asked and not depot.has_arrived(sender.awaited.key):
                 self._urge(depot, sender)
@@ -184,7 +197,17 @@ class IncomingExchange:
                 sender.notice = Notice.read(block, sender.header.sender)
             else:
                 self._urge(depot, sender)
-        return all(sender.notice is not None for sender in self._senders.values())
+        return self._senders.keys() == self.notices.keys() | self._ways.keys()
+
+    def _answer_needless(self, depot: BlockDepot) -> None:
+        """Ask for a block where a peer has not known that it was to send one."""
+        for peer in self.by_block:
+            sender = self._senders[peer]
+            if sender.notice is None and depot.has_arrived(sender.awaited.key):
+                block = read_block(depot, sender.awaited)
+                if block is not None:
+                    sender.notice = Notice.read(block, peer)
+                    send_grant(depot, sender.header, sender.notice.num_streams, self._needless)
 
     def _urge(self, depot: BlockDepot, sender: _Sender) -> None:
         """Ask for a notice, once, where a ticket may have been used that is none here."""
@@ -195,16 +218,17 @@ class IncomingExchange:
             send_grant(depot, sender.header, 1, Grant(way=Way.NOTICE))
 
     def _open(self, depot: BlockDepot) -> None:
-        notices = self.notices
+        notices = {peer: notice for peer, notice in self.notices.items() if peer not in self._ways}
         width = next(iter(self._senders.values())).header.width
         recurring = {
             peer
             for peer in notices
             if self._times > 1 and self._books.may_issue(self._senders[peer].header)
         }
-        self._ways = self._choice.ways(
+        self._ways |= self._choice.ways(
             notices,
             width,
+            senders=len(self._senders),
             max_cells=self._endpoint.max_cells,
             recurring=recurring,
             times=self._times,

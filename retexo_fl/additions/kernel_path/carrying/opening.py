@@ -23,6 +23,8 @@ from retexo_fl.errors import ChannelUnavailable, ConfigurationError
 logger = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
+#: The scheme of who takes datagrams where they cost less, else blocks.
+_CHOOSES: Final = "auto"
 
 
 def open_carrier(
@@ -58,14 +60,19 @@ def open_carrier(
         raise ConfigurationError(f"{place}: {error}{advice}") from error
     logger.info(line("datagrams", address=endpoint.address, taken_by=endpoint.kind))
 
-    def address_of(peer: int) -> str | None:
+    def listens_at(peer: int) -> DatagramAddress | None:
         for address in addresses_of(peer):
             if scheme_of(address) in DATAGRAM_SCHEMES:
-                return parse_datagram(address).endpoint
+                return parse_datagram(address)
         return None
 
     path = VectorPath(
-        client, depot, endpoint, automatic=wanted.scheme == "auto", address_of=address_of
+        client,
+        depot,
+        endpoint,
+        automatic=wanted.scheme == _CHOOSES,
+        address_of=lambda peer: None if (at := listens_at(peer)) is None else at.endpoint,
+        chooses=lambda peer: (at := listens_at(peer)) is not None and at.scheme == _CHOOSES,
     )
     return DatagramCarrier(path, depot, broadcasts=settings.broadcast == "tc")
 

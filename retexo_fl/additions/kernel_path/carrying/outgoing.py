@@ -217,7 +217,9 @@ class OutgoingExchange:
             self._announce(recipient, depot)
         if grant.way is Way.DATAGRAMS:
             recipient.awaited = set(range(recipient.notice.num_streams))
-        if grant.way is Way.BLOCK:
+        if grant.way is Way.BLOCKS:
+            self._books.end(recipient.header)
+        if grant.way in {Way.BLOCK, Way.BLOCKS}:
             header = recipient.header
             vectors = self._fixed.vectors[header.receiver]
             block = encode_block(header, vectors, codec=self._fixed.wire_codec)

@@ -11,7 +11,7 @@ import numpy as np
 
 from retexo_fl.additions.kernel_path.carrying.broadcasts import Streams
 from retexo_fl.additions.kernel_path.carrying.carrier import Carrier, OpenExchanges
-from retexo_fl.additions.kernel_path.carrying.choice import WayChoice
+from retexo_fl.additions.kernel_path.carrying.choice import WayChoice, why_block
 from retexo_fl.additions.kernel_path.carrying.control import Arrived, Notice, notice_header
 from retexo_fl.additions.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.additions.kernel_path.carrying.outgoing import OutgoingExchange
@@ -34,6 +34,7 @@ class VectorPath:
         endpoint: Sends and takes datagrams; closed with this.
         automatic: Choose between datagrams and blocks.
         address_of: Returns where a peer takes datagrams, None where it does not.
+        chooses: Returns whether a peer is known to choose, too.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class VectorPath:
         *,
         automatic: bool,
         address_of: Callable[[int], str | None],
+        chooses: Callable[[int], bool],
     ) -> None:
         self._client = client
         self._depot = depot
         self._endpoint = endpoint
         self._address_of = address_of
+        self._chooses = chooses
         self._choice = WayChoice(automatic=automatic, in_kernel=endpoint.kind == "xdp")
         #: By job, the stage whose exchanges may recur.
         self._stages: dict[str, int] = {}
@@ -86,6 +89,15 @@ class VectorPath:
         read_block(self._depot, notice_header(header))
 
     # ---- exchanges --------------------------------------------------------------------------
+
+    def is_block(self, header: BlockHeader, *, times: int, most_senders: int) -> bool:
+        """Return whether vectors for a peer go as a block, which it need not ask for."""
+        with self._open.changed:
+            if self._held.have_ended(header):
+                return True
+        return self._chooses(header.receiver) and bool(
+            why_block(header, times=times, most_senders=most_senders)
+        )
 
     def send(
         self,
@@ -132,7 +144,8 @@ class VectorPath:
         targets: Mapping[int, np.ndarray] | None,
         *,
         together: bool,
-        times: int = 0,
+        times: int,
+        most_senders: int,
     ) -> None:
         """Take vectors from peers; an exchange that is expected already continues.
 
@@ -141,6 +154,7 @@ class VectorPath:
             targets: By peer, [n] int64 what each vector is summed into, -1 for nothing.
             together: No peer may stay away: vectors of different peers are added as they come.
             times: How often an exchange of this form comes; 0 where that is not known.
+            most_senders: How many clients may send to this one.
         """
         exchange = _exchange_of(headers)
         with self._open.changed:
@@ -148,9 +162,8 @@ class VectorPath:
                 return
             if self._stages.get(exchange[0]) != exchange[1]:
                 self._stages[exchange[0]] = exchange[1]
-                self._forget_books(
-                    lambda form: form.job == exchange[0] and form.layer != exchange[1]
-                )
+                for books in (self._held, self._issued):
+                    books.forget(lambda form: form.job == exchange[0] and form.layer != exchange[1])
             seats = {peer: self._issued.take(header) for peer, header in headers.items()}
             others = [peer for peer, seat in seats.items() if seat is None]
             groups = [others] if together and others else [[peer] for peer in others]
@@ -164,6 +177,7 @@ class VectorPath:
                     choice=self._choice,
                     books=self._issued,
                     times=times,
+                    most_senders=most_senders,
                 )
 
             self._open.incoming[exchange] = [
@@ -261,7 +275,8 @@ class VectorPath:
         self.drop([exchange for exchange in known if exchange[0] == job])
         with self._open.changed:
             self._stages.pop(job, None)
-            self._forget_books(lambda form: form.job == job)
+            self._held.forget_job(job)
+            self._issued.forget(lambda form: form.job == job)
 
     def facts(self) -> dict[str, Any]:
         """Return what `retexo agent status` shows of datagrams."""
@@ -279,10 +294,6 @@ class VectorPath:
             "waiting_for": waiting,
             "stalled_peers": sorted(stalled),
         }
-
-    def _forget_books(self, is_over: Callable[[BlockHeader], bool]) -> None:
-        self._held.forget(is_over)
-        self._issued.forget(is_over)
 
     def _name(self, exchange: ExchangeId, what: str) -> bytes:
         job, stage, digest = exchange

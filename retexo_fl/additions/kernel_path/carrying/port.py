@@ -64,12 +64,13 @@ class DatagramCarrier:
         return VectorArrivals(self._depot, self._path)
 
     def open_job(
-        self, folder: Path, *, all_needed: bool, times: int = 0, unadded: str = ""
+        self, folder: Path, *, clients: int, all_needed: bool, times: int = 0, unadded: str = ""
     ) -> JobVectors:
         """Return a job's end; see there."""
         return JobVectors(
             self._path,
             folder,
+            clients=clients,
             all_needed=all_needed,
             times=times,
             broadcasts=self._broadcasts,
@@ -87,6 +88,7 @@ class JobVectors:
     Args:
         path: Of the agent.
         folder: Keeps what arrived before a stage, for the time after a restart.
+        clients: How many the job has.
         all_needed: No peer may stay away, so vectors of different peers may be added as they come.
         times: How often each of its exchanges comes; 0 where that is not known.
         broadcasts: Serve peers that need the same rows with the same packets.
@@ -99,6 +101,7 @@ class JobVectors:
         path: VectorPath,
         folder: Path,
         *,
+        clients: int,
         all_needed: bool,
         times: int,
         broadcasts: bool,
@@ -107,6 +110,7 @@ class JobVectors:
         self._unadded = unadded
         self._path = path
         self._folder = folder
+        self._most_senders = clients - 1
         self._all_needed = all_needed
         self._times = times
         self._broadcasts = broadcasts
@@ -134,6 +138,13 @@ class JobVectors:
         rows: Mapping[int, np.ndarray] | None = None,
     ) -> dict[int, Traffic]:
         """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
+        headers = {
+            peer: header
+            for peer, header in headers.items()
+            if not self._path.is_block(header, times=self._times, most_senders=self._most_senders)
+        }
+        if not headers:
+            return {}
         counts = {peer: header.num_vectors for peer, header in headers.items()}
         streams = alone(counts)
         if self._broadcasts and rows is not None:
@@ -155,7 +166,13 @@ class JobVectors:
                 peer: targets.get(peer, np.full(header.num_vectors, -1, dtype=np.int64))
                 for peer, header in headers.items()
             }
-        self._path.expect(headers, targets, together=is_needed, times=self._times)
+        self._path.expect(
+            headers,
+            targets,
+            together=is_needed,
+            times=self._times,
+            most_senders=self._most_senders,
+        )
 
     def arrived(self, exchange: ExchangeId) -> list[dict[int, tuple[np.ndarray, Traffic]]]:
         """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""

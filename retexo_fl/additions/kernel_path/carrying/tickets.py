@@ -84,6 +84,11 @@ def form_of(header: BlockHeader) -> BlockHeader:
     return replace(header, weights_digest=bytes(DIGEST_BYTES))
 
 
+def may_recur(header: BlockHeader) -> bool:
+    """Return whether vectors are few enough for tickets."""
+    return _bytes_of(header) <= MOST_TICKET_BYTES
+
+
 def with_tail(values: NDArray[np.int32], exponent: int, digest: bytes) -> NDArray[np.int32]:
     """Return [n, width] vectors and what follows them."""
     width = values.shape[1]
@@ -112,6 +117,8 @@ class HeldBooks:
 
     def __init__(self) -> None:
         self._held: dict[BlockHeader, tuple[Book, int, int]] = {}
+        #: Jobs and receivers that take blocks alone.
+        self._ended: set[tuple[str, int]] = set()
 
     def keep(self, header: BlockHeader, book: Book | None, packet_cells: int) -> None:
         """Take what a grant holds in place of what was held."""
@@ -130,6 +137,19 @@ class HeldBooks:
             self._held[form] = (book, number + 1, cells)
         grant = StreamGrant(token=_token(book, form, number), stream=book.places[number])
         return Ticket(grant=grant, packet_cells=cells)
+
+    def end(self, header: BlockHeader) -> None:
+        """Note that a receiver takes blocks alone in a job, and issues no book."""
+        self._ended.add((header.job, header.receiver))
+
+    def have_ended(self, header: BlockHeader) -> bool:
+        """Return whether that was noted."""
+        return (header.job, header.receiver) in self._ended
+
+    def forget_job(self, job: str) -> None:
+        """Let go of all of a job."""
+        self.forget(lambda form: form.job == job)
+        self._ended = {ended for ended in self._ended if ended[0] != job}
 
     def forget(self, is_over: Callable[[BlockHeader], bool]) -> None:
         """Let go of some."""
@@ -203,7 +223,7 @@ class IssuedBooks:
     def _room(self, form: BlockHeader) -> int:
         """Return how many exchanges of one form may be opened."""
         each, memory = _bytes_of(form), self._endpoint.memory_bytes
-        if each > MOST_TICKET_BYTES:
+        if not may_recur(form):
             return 0
         room = min(memory // _BOOK_SHARE, memory // _ALL_SHARE - self._bytes)
         return min(MOST_TICKETS, room // each, _MOST_SEATS - self._seats)

@@ -12,9 +12,13 @@ from retexo_fl.additions.kernel_path.carrying.choice import (
     LEAST_SENDERS,
     LEAST_TIMES,
     WayChoice,
+    why_block,
 )
 from retexo_fl.additions.kernel_path.carrying.control import Notice, Way
+from retexo_fl.additions.kernel_path.carrying.tickets import IssuedBooks
 from retexo_fl.errors import ChannelUnavailable
+from retexo_fl.exchange import BlockHeader
+from tests.support.datagram_endpoints import endpoint
 
 _WIDTH = 64
 _LARGE = LEAST_BYTES // (4 * _WIDTH)
@@ -34,7 +38,8 @@ def _notice(
 
 
 def _ways(choice: WayChoice, notice: Notice, *, senders: int = LEAST_SENDERS) -> set[Way]:
-    return set(choice.ways(dict.fromkeys(range(senders), notice), _WIDTH, max_cells=22).values())
+    notices = dict.fromkeys(range(senders), notice)
+    return set(choice.ways(notices, _WIDTH, senders=senders, max_cells=22).values())
 
 
 @pytest.mark.parametrize(
@@ -79,8 +84,60 @@ def test_small_exchanges_that_recur_come_as_datagrams_where_the_kernel_takes_the
     for in_kernel, expected in ((True, Way.DATAGRAMS), (False, Way.BLOCK)):
         for times, way in ((LEAST_TIMES, expected), (LEAST_TIMES - 1, Way.BLOCK)):
             choice = _choosing(in_kernel=in_kernel)
-            ways = choice.ways(notices, _WIDTH, max_cells=22, recurring={1}, times=times)
+            ways = choice.ways(notices, _WIDTH, senders=3, max_cells=22, recurring={1}, times=times)
             assert ways == {0: Way.BLOCK, 1: way, 2: Way.BLOCK}
+
+
+@pytest.mark.parametrize("vectors", [1, 1000, 1023, 1024, _LARGE - 1, _LARGE, 4 * _LARGE])
+@pytest.mark.parametrize("times", [0, LEAST_TIMES - 1, LEAST_TIMES])
+@pytest.mark.parametrize("most_senders", [1, LEAST_SENDERS - 1, LEAST_SENDERS])
+def test_what_is_a_block_without_a_notice_is_one_with_any(
+    vectors: int, times: int, most_senders: int
+) -> None:
+    header = _header(vectors)
+    with endpoint(memory_bytes=2**26) as receiver:
+        recurring = {0} if IssuedBooks(receiver).may_issue(header) else set()
+    ways = {
+        way
+        for stored in (1, vectors * _WIDTH)
+        for in_bytes in (True, False)
+        for senders in {1, most_senders}
+        for way in _choosing()
+        .ways(
+            {0: _notice(vectors, stored=stored, in_bytes=in_bytes)},
+            _WIDTH,
+            senders=senders,
+            max_cells=22,
+            recurring=recurring,
+            times=times,
+        )
+        .values()
+    }
+    told = bool(why_block(header, times=times, most_senders=most_senders))
+    # It is told of every exchange whose notice could not ask for datagrams, and of no other.
+    assert told == (ways == {Way.BLOCK})
+    assert _choosing().is_block(header, times=times, most_senders=most_senders) == told
+
+
+def test_without_a_program_every_exchange_is_a_block_without_a_notice() -> None:
+    for automatic in (True, False):
+        choice = WayChoice(automatic=automatic, in_kernel=False)
+        assert choice.is_block(_header(5), times=LEAST_TIMES, most_senders=1) == automatic
+
+
+def _header(vectors: int) -> BlockHeader:
+    return BlockHeader(
+        job="job-1",
+        layer=0,
+        sender=0,
+        receiver=1,
+        weights_digest=bytes(32),
+        num_edges=0,
+        plan_digest=bytes(32),
+        num_vectors=vectors,
+        width=_WIDTH,
+        dtype="float32",
+    )
 
 
 def test_each_reason_for_blocks_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
