@@ -15,11 +15,19 @@ from tests.support.predictions import predicted_tables
 #: Port of the SuperLink, of every agent, and of an agent's meter (docs/deployment.md).
 SUPERLINK_PORT, AGENT_PORT, METER_PORT = 8000, 7411, 7412
 SERVER = "server"
+#: Who asks the SuperLink for clients' messages: Flower's program, which starts another for each
+#: message and hands it to the agent's socket, or the agent itself.
+WAYS = ("SuperNodes", "own nodes")
 
 
 def host_names(clients: int) -> list[str]:
     """Return the names of the hosts of a federation, the server first."""
     return [SERVER, *(f"client-{client}" for client in range(clients))]
+
+
+def own_nodes(way: str, clients: int) -> Container[int]:
+    """Return the clients that have no SuperNode, by one of :data:`WAYS`."""
+    return range(clients) if way == WAYS[1] else ()
 
 
 @dataclass(slots=True)

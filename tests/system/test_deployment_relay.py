@@ -21,7 +21,7 @@ from tests.support.commands import program, run_command
 from tests.support.data import cora_dir
 from tests.support.deployment import Deployment
 from tests.support.hosts import Hosts
-from tests.support.places import AGENT_PORT, SERVER, host_names
+from tests.support.places import AGENT_PORT, SERVER, WAYS, host_names, own_nodes
 from tests.support.runs import configured, ledger_of, model_bytes, train_over
 
 #: Without Flower's programs a relay is tested by tests/integration/test_peering.py.
@@ -89,7 +89,8 @@ def _pages(content: bytes) -> Iterator[bytes]:
         yield content[at : at + _PAGE]
 
 
-def test_relay_between_clients_that_the_server_introduced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_relay_between_clients_that_the_server_introduced(tmp_path: Path, way: str) -> None:
     parts = tmp_path / "parts"
     source = ("--dataset", "cora", "--data-dir", str(cora_dir()), "--partitioner", "louvain")
     run_command(
@@ -100,7 +101,7 @@ def test_relay_between_clients_that_the_server_introduced(tmp_path: Path) -> Non
     train_over(configured(tmp_path / "inline", **KEYS, partitions=parts, clients=2), plain)
     with Hosts(host_names(2)) as hosts:
         hosts.isolate("client-0", "client-1")
-        deployment = Deployment(hosts, tmp_path, parts, 2)
+        deployment = Deployment(hosts, tmp_path, parts, 2, own_nodes=own_nodes(way, 2))
         deployment.agent_settings = {
             "roster": "",
             "introductions": True,
@@ -109,9 +110,10 @@ def test_relay_between_clients_that_the_server_introduced(tmp_path: Path) -> Non
         deployment.make_identities()
         for client in range(2):
             address = f"tcp://{hosts[f'client-{client}'].address}:{AGENT_PORT}"
-            deployment.start_agent(client, addresses=[address, "relay:"])
             deployment.register(client)
-            deployment.start_supernode(client)
+            deployment.start_agent(client, addresses=[address, "relay:"])
+            if way == "SuperNodes":
+                deployment.start_supernode(client)
         deployment.wait_for_supernodes()
         with captured(deployment.home(SERVER)) as pages:
             options = ("--profile", "retexo", "--model", "sage", "--layers", "1", "--rounds", "1")

@@ -1,6 +1,7 @@
 """One training to which everything happens ends with the bits of one to which nothing happens.
 
-Real programs on test hosts, as docs/deployment.md starts them. A fault that is not noticed proves
+Real programs on test hosts, as docs/deployment.md starts them: once with SuperNodes, once with
+agents that are their own nodes. A fault that is not noticed proves
 nothing, so each is seen to fall where it is meant to. SuperLink and SuperNodes are killed by
 tests/system/test_masked_deployment.py, by day; this whole story is told at night, since each of its
 faults is met alone by day, without Flower's programs: blocks that are cut in test_meetings.py and
@@ -10,6 +11,7 @@ test_masked_crashes.py, full disks in test_stopping.py.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -33,7 +35,7 @@ from tests.support.faults import (
     wait_for,
 )
 from tests.support.hosts import Hosts
-from tests.support.places import SERVER, host_names
+from tests.support.places import SERVER, WAYS, host_names, own_nodes
 from tests.support.runs import curves_of, events_of, model_bytes, result_of
 
 pytestmark = [
@@ -52,6 +54,8 @@ OPTIONS = (
 RATE_BIT_S = 4_000_000
 #: Longer than TCP waits before it repeats a packet for the fifth time.
 CUT_S = 10.0
+#: Flower takes a node for away that was silent for a minute.
+GIVEN_UP_S = 70.0
 #: Others may have to do on this machine.
 PATIENCE_S = 300.0
 FRAME_BYTES = 2**20
@@ -78,8 +82,10 @@ class Story:
     said: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Generator[Story]:
+@pytest.fixture(scope="module", params=WAYS)
+def story(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Story]:
     folder = tmp_path_factory.mktemp("faults")
     parts = folder / "parts"
     source = ("--dataset", "cora", "--data-dir", str(cora_dir()))
@@ -89,7 +95,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Generator[Story]:
     run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *alone], cwd=folder)
     with small_disk(folder / "disk", megabytes=32) as disk, Hosts(host_names(2)) as hosts:
         hosts.shape(_between)
-        federation = Deployment(hosts, folder, parts, 2)
+        nodes = own_nodes(request.param, 2)
+        federation = Deployment(hosts, folder, parts, 2, own_nodes=nodes)
         federation.start()
         told = Story(
             run=disk.path / "run", undisturbed=folder / "undisturbed", federation=federation
@@ -108,9 +115,16 @@ def _between(one: str, other: str) -> Link:
 
 
 def _first_attempt(story: Story, disk: SmallDisk) -> None:
-    """Cut the link and kill an agent in an exchange; then the server's disk is full."""
+    """An agent comes late; cut the link and kill it in an exchange; then a disk is full."""
     federation, agents = story.federation, Agents(federation=story.federation)
+    assert federation["agent-1"].stop() == 0
     command = federation.start_run(story.run, *OPTIONS)
+    wait_for(
+        lambda: "so far; missing: client 1" in command.said(),
+        "who is missing",
+        command=command,
+    )
+    federation.restart("agent-1")
 
     def arrived(client: int, frames: int) -> bool:
         return agents.kept_bytes(client) > frames * FRAME_BYTES
@@ -126,11 +140,8 @@ def _first_attempt(story: Story, disk: SmallDisk) -> None:
         # On a slow machine three frames may have been there before the link was cut.
         return agents.kept_bytes(1) > story.facts["cut"]["kept_at_end"]
 
-    wait_for(
-        lambda: arrived(0, 3) and arrived(1, 3) and goes_on(),
-        "the exchange's rest",
-        command=command,
-    )
+    # Who has the most of its block when packets pass again may have all of it first.
+    wait_for(lambda: arrived(1, 3) and goes_on(), "the exchange's rest", command=command)
     federation.kill("agent-1")
     story.facts["killed in exchange"] = {"kept": agents.kept_bytes(1)}
     federation.restart("agent-1")
@@ -151,13 +162,25 @@ def _first_attempt(story: Story, disk: SmallDisk) -> None:
 
 
 def _second_attempt(story: Story) -> None:
-    """Kill an agent in a round; then nothing more happens."""
+    """An agent has lost all it kept; kill one in a round; cut its host off from the server."""
     federation, agents = story.federation, Agents(federation=story.federation)
+    assert federation["agent-1"].stop() == 0
+    shutil.rmtree(federation.client_folder(1) / "state")
+    federation.restart("agent-1")
     command = federation.start_run(story.run, "--resume")
     killed = agents.kill_in_round(0, 0, within_s=PATIENCE_S)
     part = federation["agent-0"]
     story.facts["killed in round"] = {"round": killed, "answers": answered(part, 0, killed)}
     federation.restart("agent-0")
+    done = len(rounds_of(story.run))
+    wait_for(lambda: len(rounds_of(story.run)) > done, "a round more", command=command)
+    federation.hosts.cut(SERVER, "client-1")
+    known = len(command.said())
+    time.sleep(GIVEN_UP_S)
+    wait_for(
+        lambda: "waits for client 1" in command.said()[known:], "who is cut off", command=command
+    )
+    federation.hosts.mend(SERVER, "client-1")
     story.said["finish"] = end_of_command(command, within_s=2 * PATIENCE_S)
     story.facts["killed in round"]["answers at end"] = answered(part, 0, killed)
 
@@ -174,6 +197,15 @@ def test_weights_are_those_of_an_undisturbed_training(story: Story) -> None:
     done, undisturbed = result_of(story.run), result_of(story.undisturbed)
     for key in ("test_accuracy", "val_accuracy", "micro_f1", "stages", "missing_rows"):
         assert done[key] == undisturbed[key]
+
+
+def test_a_client_that_is_cut_off_from_the_server_is_waited_for(story: Story) -> None:
+    # Nobody had to start its node again because of it.
+    running = story.federation.running
+    node = running.get("supernode-1", running["agent-1"])
+    assert node.process is not None
+    assert node.process.poll() is None
+    assert not node.said_now().count("superlink refused=")
 
 
 def test_a_cut_link_goes_on_where_it_was(story: Story) -> None:

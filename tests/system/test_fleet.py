@@ -117,8 +117,9 @@ def test_a_rehearsal_trains_under_masks_to_the_bits_of_one_process(
         assert key.read_bytes() != (folder / key.relative_to(folder / "local")).read_bytes()
 
 
-def test_a_program_that_ends_ends_the_rehearsal(tmp_path: Path) -> None:
-    file = write_fleet(tmp_path)
+@pytest.mark.parametrize("supernode", ["flower", pytest.param("agent", marks=pytest.mark.slow)])
+def test_a_program_that_ends_ends_the_rehearsal(tmp_path: Path, supernode: str) -> None:
+    file = write_fleet(tmp_path, supernode=supernode)
     # Nothing is promised, so that nobody but the agent reads the part.
     file.write_text(file.read_text().replace("[masks]\n", ""))
     done("fleet", "new", file)

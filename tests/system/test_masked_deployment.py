@@ -1,13 +1,16 @@
 """Masked sums between machines: the bits of one process, whatever is killed; nothing in the clear.
 
 The training loses its server in a round and, resumed, a client's connection with what that carries,
-and its agent. Of three clients two have SuperNodes; the third's agent is its own node.
+and its agent. Of three clients two have SuperNodes; the third's agent is its own node. By day one
+with a SuperNode is killed; who is its own node is killed at night, and by day without a SuperLink
+in tests/system/test_masked_crashes.py.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +22,7 @@ from retexo_fl.federation.checkpoints import read_checkpoint
 from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.keys import Label
 from retexo_fl.masking.streams import Sums
-from tests.support.commands import program, run_command
+from tests.support.commands import ROOT, program, run_command
 from tests.support.deployment import Deployment
 from tests.support.faults import end_of_command, kill_alone, wait_for
 from tests.support.hosts import Hosts
@@ -29,17 +32,24 @@ from tests.support.runs import events_of, model_bytes, result_of, train
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(2400)]
 
 CLIENTS = 3
+#: The client whose agent is its own node.
+OWN_NODE = 2
 KEYS: dict[str, Any] = {"layers": 1, "hidden": 8, "rounds": 2, "secure_aggregation": "masked"}
 SCHEDULE = ("--profile", "retexo", "--candidates", "none")
 OPTIONS = ("--layers", "1", "--hidden", "8", "--rounds", "2", *SCHEDULE)
 MASKED = (*OPTIONS, "--secure-aggregation", "masked")
-#: Messages of a resumed attempt, at one of which, by chance, a SuperNode is killed.
+#: Messages of a resumed attempt, at one of which, by chance, a node is killed.
 STEPS = (
     *("query.hello", "query.keys", "query.counts", "query.labels", "query.publish"),
     *("train.layer", "evaluate.layer"),
 )
 #: Others may have to do on this machine.
 PATIENCE_S = 300.0
+#: In the place of ``retexo``: an agent that is killed at a step, as its compute begins.
+DYING = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from tests.support.dying_agent import run; run()"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +60,7 @@ class Trained:
         folder: Of the deployment.
         run: Its run directory; ``inline`` that of this process.
         numbers: Each client's numbers in the clear, packed, as this process had them.
-        step: At which message a SuperNode was killed.
+        killed: Whose node was killed, and ``step`` at which message.
         said: By what was killed, how the command ended: exit code, and what it printed.
     """
 
@@ -58,12 +68,21 @@ class Trained:
     run: Path
     inline: Path
     numbers: list[bytes]
+    killed: int
     step: str
     said: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(1, id="SuperNode"),
+        pytest.param(OWN_NODE, id="own node", marks=pytest.mark.slow),
+    ],
+)
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Trained]:
     folder = tmp_path_factory.mktemp("masked")
     parts = folder / "parts"
     size = ("--clients", str(CLIENTS), "--out", str(parts))
@@ -80,7 +99,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
         patch.setattr(MaskHolder, "hide", noted)
         inline = train(folder / "inline", partitions=str(parts), clients=CLIENTS, **KEYS)
     with Hosts(host_names(CLIENTS)) as hosts:
-        deployment = Deployment(hosts, folder, parts, CLIENTS, own_nodes=(2,))
+        deployment = Deployment(hosts, folder, parts, CLIENTS, own_nodes=(OWN_NODE,))
         deployment.agent_settings = {"require-secure-aggregation": True}
         deployment.start()
         trained = Trained(
@@ -88,10 +107,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
             run=folder / "run",
             inline=inline,
             numbers=numbers,
+            killed=request.param,
             step=random.SystemRandom().choice(STEPS),
         )
         _kill_the_server(trained, deployment)
-        _kill_a_connection(trained, deployment)
+        kill = _kill_an_own_node if trained.killed == OWN_NODE else _kill_a_connection
+        trained.said["node"] = kill(trained, deployment)
         yield trained
 
 
@@ -114,7 +135,7 @@ def _kill_the_server(trained: Trained, deployment: Deployment) -> None:
     assert not (trained.run / "result.json").exists()
 
 
-def _kill_a_connection(trained: Trained, deployment: Deployment) -> None:
+def _kill_a_connection(trained: Trained, deployment: Deployment) -> tuple[int, list[str]]:
     """Resume; kill a SuperNode that has got a message, and start it as its unit does."""
     command = deployment.start_run(trained.run, "--resume")
     killed = deployment["supernode-1"]
@@ -131,11 +152,28 @@ def _kill_a_connection(trained: Trained, deployment: Deployment) -> None:
     deployment.kill("agent-1")
     deployment.restart("agent-1")
     deployment.restart("supernode-1")
-    trained.said["supernode"] = end_of_command(command, within_s=2 * PATIENCE_S)
+    return end_of_command(command, within_s=2 * PATIENCE_S)
+
+
+def _kill_an_own_node(trained: Trained, deployment: Deployment) -> tuple[int, list[str]]:
+    """Resume with an agent that is killed once it has got a message, and comes back at once."""
+    agent = f"agent-{OWN_NODE}"
+    assert deployment[agent].stop() == 0
+    left = deployment.client_folder(OWN_NODE) / "steps"
+    left.write_text(f"{trained.step.removeprefix('query.').replace('.', '_')} begins")
+    deployment.programs[OWN_NODE] = [sys.executable, "-c", DYING]
+    deployment.start_agent(OWN_NODE)
+    deployment.wait_for_supernodes()
+    command = deployment.start_run(trained.run, "--resume")
+    ended = end_of_command(command, within_s=2 * PATIENCE_S)
+    assert left.read_text() == ""
+    # The SuperLink took it for the one that had died, for as long as that might have been there.
+    assert "superlink refused=" in deployment[agent].said_now()
+    return ended
 
 
 def test_masked_sums_between_machines_are_those_of_one_process(trained: Trained) -> None:
-    code, lines = trained.said["supernode"]
+    code, lines = trained.said["node"]
     assert code == 0, (trained.step, lines)
     assert events_of(trained.run)[-1]["event"] == "finish"
     assert model_bytes(trained.run) == model_bytes(trained.inline)
@@ -172,8 +210,9 @@ def test_a_killed_server_ends_the_run_by_name(trained: Trained) -> None:
 
 
 def test_a_killed_connection_is_waited_for_at_whatever_step(trained: Trained) -> None:
-    _, lines = trained.said["supernode"]
+    _, lines = trained.said["node"]
     # Whoever has not said hello is no client yet.
     is_first = trained.step == STEPS[0]
-    told = "answers to hello: 2 so far; missing: client 1" if is_first else "waits for client 1"
-    assert [line for line in lines if told in line], "\n".join([trained.step, *lines])
+    told = "answers to hello: .*missing: clients? (.*, )?" if is_first else "waits for client "
+    waited = [line for line in lines if re.search(rf"{told}{trained.killed}\b", line)]
+    assert waited, "\n".join([trained.step, *lines])

@@ -58,7 +58,7 @@ def test_agents_do_without_supernodes(federation: Deployment, tmp_path: Path) ->
     # One after the other: the last leaves no node.
     check_weights(federation)
     check_other_app(federation, tmp_path)
-    check_refusals(federation)
+    check_refusals(federation, tmp_path)
 
 
 def check_weights(federation: Deployment) -> None:
@@ -94,8 +94,8 @@ def check_other_app(federation: Deployment, tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def check_refusals(federation: Deployment) -> None:
-    """A node goes when it is told to, and none comes with another key."""
+def check_refusals(federation: Deployment, tmp_path: Path) -> None:
+    """A node goes when it is told to, and none comes with another key or to another server."""
     node = federation.agent_status(0)["superlink"]["node"]
     begun = time.monotonic()
     assert federation["agent-0"].stop() == 0
@@ -103,8 +103,19 @@ def check_refusals(federation: Deployment) -> None:
     # It has said so: a node that is silent is online for a minute.
     assert online(federation)[node] is False
 
+    host, foreign = federation.hosts["client-0"], tmp_path / "tls"
+    host.run([federation.certificate_program, foreign, host.address])
+    federation.write_settings(0, **{"root-certificates": str(foreign / "ca.crt")})
+    federation["agent-0"].start()
+    assert federation["agent-0"].process is not None
+    assert federation["agent-0"].process.wait(timeout=60) == 2
+    said = federation["agent-0"].said_now()
+    assert "expected a certificate that root-certificates vouches for" in said
+    assert "superlink connected=" not in said
+
+    federation.write_settings(0)
     federation.supernode_key(0).unlink()
-    federation.hosts["client-0"].run(
+    host.run(
         [
             *("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", ""),
             *("-f", federation.supernode_key(0)),

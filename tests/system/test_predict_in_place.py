@@ -24,7 +24,7 @@ from tests.support.file_trace import opened, read_trace, tracer
 from tests.support.hosts import Hosts
 from tests.support.limits import PERMISSIVE
 from tests.support.part import wait_until
-from tests.support.places import host_names
+from tests.support.places import WAYS, host_names, own_nodes
 from tests.support.predictions import cut, predicted_tables
 from tests.support.runs import train
 
@@ -43,15 +43,24 @@ class Deployed:
     expected: dict[str, bytes]
 
 
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+@pytest.fixture(scope="module", params=WAYS)
+def deployed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("deployment")
     parts, out = folder / "parts", folder / "here"
     size = ("--clients", str(CLIENTS))
     run_command([program("retexo"), "partition", "make", *size, "--out", str(parts)], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts:
         settings = {**PERMISSIVE, "predictions": "predictions"}
-        deployment = Deployment(hosts, folder, parts, CLIENTS, agent_settings=settings)
+        deployment = Deployment(
+            hosts,
+            folder,
+            parts,
+            CLIENTS,
+            agent_settings=settings,
+            own_nodes=own_nodes(request.param, CLIENTS),
+        )
         deployment.start()
         run = folder / "run"
         deployment.run(run, *OPTIONS, timeout_s=600.0)
