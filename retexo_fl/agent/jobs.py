@@ -7,6 +7,7 @@ is over, which may be asked for again.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -48,6 +49,7 @@ from retexo_fl.errors import (
 from retexo_fl.files import write_whole
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.line_log import LineLog
+from retexo_fl.process_memory import return_unused
 
 if TYPE_CHECKING:
     from retexo_fl.agent.job import AgentDepot, AgentJob
@@ -112,6 +114,8 @@ class AgentJobs:
         self._signer = signer
         #: Whether sums of a job were masked since this process began.
         self.had_masked = False
+        #: Whether a job is over whose memory is not returned yet.
+        self.has_left = False
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
@@ -239,6 +243,13 @@ class AgentJobs:
         shutil.rmtree(folder, ignore_errors=True)
         return True
 
+    def return_memory(self) -> None:
+        """Return to the system what jobs have taken that are over; nobody may hold one."""
+        self.has_left = False
+        # A client and its mailboxes know each other.
+        gc.collect()
+        return_unused()
+
     def write_traffic(self) -> None:
         """Put the account of every job's bytes on disk."""
         for job in self._jobs.values():
@@ -352,6 +363,8 @@ class AgentJobs:
         add_noise(job.client, admitted, secret, log=self._releases, row_log=self._row_releases)
         job.client.least_validation = self._limits.least_train_nodes
         self.had_masked |= job.client.tells_sums_alone
+        # Of libraries that were loaded for it.
+        return_unused()
         return job
 
     def _check_signed(self, config: RunConfig) -> None:
@@ -373,6 +386,7 @@ class AgentJobs:
         job = self._jobs.pop(name, None)
         if job is not None:
             job.client.close()
+            self.has_left = True
         self._asked_with.pop(name, None)
 
     def _clear(self, name: str) -> None:

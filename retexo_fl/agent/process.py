@@ -43,6 +43,7 @@ from retexo_fl.client.log_lines import line, logged_to_stderr
 from retexo_fl.errors import RemoteProtocolError, RetexoError
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.parts.storage import open_partition
+from retexo_fl.process_memory import return_unused
 from retexo_fl.server_address import ServerAddress, host_and_port
 
 logger = logging.getLogger(__name__)
@@ -210,6 +211,7 @@ class _Agent:
             tasks |= await self._start_network()
             await server.start()
             self.is_serving = True
+            return_unused()
             tasks.add(asyncio.create_task(self._tell_manager()))
             if self.link is not None:
                 tasks.add(asyncio.create_task(self._keep_link(self.link)))

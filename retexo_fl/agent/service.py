@@ -101,6 +101,7 @@ class AgentService:
         self._compute = compute
         self._depot = depot
         self._running: dict[str, _Running] = {}
+        self._returning: asyncio.Task[None] | None = None
         self._waiters = ThreadPoolExecutor(_WAITERS, thread_name_prefix="arrivals")
 
     def expect(self, announced: wire.Announcement) -> None:
@@ -142,7 +143,9 @@ class AgentService:
         if running is not None and running.computation is not None:
             running.superseded.set()
             await asyncio.wait({running.computation})
-        return await self._compute.run(lambda: self._jobs.forget(job))
+        was_known = await self._compute.run(lambda: self._jobs.forget(job))
+        self._return_memory()
+        return was_known
 
     def close(self) -> None:
         """Stop waiting.
@@ -169,6 +172,12 @@ class AgentService:
         finally:
             if self._running.get(running.request.ticket.job) is running:
                 del self._running[running.request.ticket.job]
+            self._return_memory()
+
+    def _return_memory(self) -> None:
+        """Return what a job has taken that is over, after the answer that ended it."""
+        if self._jobs.has_left:
+            self._returning = asyncio.create_task(self._compute.run(self._jobs.return_memory))
 
     async def _work(self, running: _Running) -> Outcome:
         request, outcome = running.request, running.outcome

@@ -89,7 +89,10 @@ def _run(
     # Plug-ins of allow-plugins come from what is installed, not from where this was started.
     sys.path[:] = [place for place in sys.path if Path(place).is_absolute()]
     with owned_state(Path(settings.state)):
-        # Imported by the owner of the state only: torch takes seconds and memory.
+        from retexo_fl.late_modules import import_late
+
+        import_late()
+        # Imported by the owner of the state only: it takes seconds and memory.
         from retexo_fl.agent.process import run_agent
 
         if not settings.is_own_node:

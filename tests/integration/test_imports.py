@@ -55,6 +55,59 @@ def test_an_agent_without_datagrams_loads_no_compiler_and_before_a_job_no_pytorc
     assert last_line_of(script) == "[]"
 
 
+LATE_SCRIPT = """
+import sys
+from retexo_fl.late_modules import _LATE, import_late
+
+import_late()
+import scipy.sparse, torch
+from retexo_fl.cli import run_command
+
+def executed():
+    return sorted(name for name in _LATE if type(sys.modules[name]).__name__ == "module")
+
+keys = "--dataset synthetic:nodes=200,degree=6,features=8 --clients 2 --rounds 1 --hidden 8"
+assert run_command(["run", *keys.split(), "--quiet", "--out", sys.argv[1]]) == 0
+unused = executed()
+import numpy
+from numpy.polynomial import Polynomial
+import torch.distributions.normal
+assert Polynomial([1, 2])(3) == 7
+numpy.testing.assert_array_equal(numpy.ones(2), [1, 1])
+assert torch.distributions.Normal(0.0, 1.0).variance == 1
+assert torch.distributions.__spec__.loader is torch.distributions.__loader__
+print(unused, executed())
+"""
+
+
+def test_a_training_executes_no_late_module_and_each_is_there_for_whoever_uses_it(
+    tmp_path: Path,
+) -> None:
+    used = ["numpy.polynomial", "numpy.testing", "torch.distributions"]
+    assert last_line_of(LATE_SCRIPT, str(tmp_path / "run")) == f"[] {used}"
+
+
+RUN_AGENT_SCRIPT = """
+import sys
+from types import SimpleNamespace
+from retexo_fl.cli import run_command
+
+def run_agent(settings):
+    import httpx, scipy.sparse
+    print([type(sys.modules[name]).__name__ for name in ("numpy.f2py", "httpx._main")])
+
+sys.modules["retexo_fl.agent.process"] = SimpleNamespace(run_agent=run_agent)
+assert run_command(["agent", "run", "--config", sys.argv[1]]) == 0
+"""
+
+
+def test_an_agent_imports_late_what_it_does_not_use(tmp_path: Path) -> None:
+    settings = tmp_path / "agent.toml"
+    names = ("partition", "socket", "key", "certificate", "roster", "state")
+    settings.write_text("listen = []\n" + "".join(f'{name} = "{name}"\n' for name in names))
+    assert last_line_of(RUN_AGENT_SCRIPT, str(settings)) == "['_LateModule', 'NoneType']"
+
+
 @pytest.mark.parametrize(
     ("option", "not_needed"),
     [

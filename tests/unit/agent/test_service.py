@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.agent import jobs as jobs_module
 from retexo_fl.agent import service as service_module
 from retexo_fl.agent import wire
 from retexo_fl.agent.job import AgentJob
@@ -649,6 +651,34 @@ def test_a_damaged_job_does_not_keep_the_agent_from_starting(
             asyncio.run(again.ask(0, PublishRequest(ticket=FIRST)))
         assert asyncio.run(again.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2)))).client == 0
         asyncio.run(again.ask(0, PublishRequest(ticket=replace(FIRST, attempt=2))))
+
+
+@pytest.mark.parametrize("by", ["answer", "forget"])
+def test_what_a_job_took_is_free_once_it_is_over(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    returned: list[bool] = []
+
+    async def end(both: Ends) -> None:
+        await both.exchange()
+        reference = weakref.ref(both.jobs[0].running[0])
+        returned.clear()
+        if by == "answer":
+            last = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
+            await both.ask(0, last)
+        else:
+            assert await both.services[0].forget(JOB)
+        await until(lambda: bool(returned))
+        assert reference() is None
+
+    monkeypatch.setattr(jobs_module, "return_unused", lambda: returned.append(True))
+    # What knows itself is found by nobody else.
+    gc.disable()
+    try:
+        with ends(tmp_path, parts, layers=1) as both:
+            asyncio.run(end(both))
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("fails", [False, True])
