@@ -146,7 +146,7 @@ class Options(TypedDict, total=False):
     """
     unlabelled_types: Literal["drawn", "trained", "refined"] | None
     """Weights of unlabelled types: random (drawn), trained by receivers' labels (rel-sage, rel-
-    gcn; labels on one type; inputs cross), or then refined with the last layer.
+    gcn), or then refined with the last layer.
     """
     rounds: int | None
     """Rounds per layer; end to end, of the whole model."""
@@ -165,8 +165,8 @@ class Options(TypedDict, total=False):
     patience: int | None
     """Rounds without improvement in validation that stop a stage; 0 for none."""
     solver: Literal["rounds", "ridge"] | None
-    """Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, sage,
-    rel-sage, rel-gcn; ignores rounds, optimizer, dropout).
+    """Train in rounds, or solve the last layer by ridge regression on sums (gcn, sage, rel-
+    sage, rel-gcn; ignores optimizer, dropout).
     """
     ridge_penalty: Literal["gcv", "validation"] | None
     """Ridge penalty by generalised cross-validation on train nodes (gcv), or by validation

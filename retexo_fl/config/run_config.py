@@ -296,7 +296,7 @@ class RunConfig:
     unlabelled_types: str = one_of(
         "drawn",
         "Weights of unlabelled types: random (drawn), trained by receivers' labels (rel-sage, "
-        "rel-gcn; labels on one type; inputs cross), or then refined with the last layer.",
+        "rel-gcn), or then refined with the last layer.",
         *("drawn", "trained", "refined"),
         lean=ANY,
     )
@@ -342,8 +342,8 @@ class RunConfig:
     )
     solver: str = one_of(
         "rounds",
-        "Train in rounds, or solve the last layer by ridge regression on clients' sums (gcn, "
-        "sage, rel-sage, rel-gcn; ignores rounds, optimizer, dropout).",
+        "Train in rounds, or solve the last layer by ridge regression on sums (gcn, sage, "
+        "rel-sage, rel-gcn; ignores optimizer, dropout).",
         *("rounds", "ridge"),
         lean=OWN,
     )
