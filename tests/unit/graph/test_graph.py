@@ -105,7 +105,7 @@ def test_from_edges_sorts_sparse_features() -> None:
     ("split", "sentence"),
     [
         (Split(train=mask(6, 0), val=mask(6, 1), test=mask(6, 1)), "test_mask: row 1 is in anothe"),
-        (Split(train=mask(6, 4), val=mask(6, 1), test=mask(6, 2)), "train_mask: row 4 is unlabel"),
+        (Split(train=mask(6, 4), val=mask(6, 1), test=mask(6, 2)), "train_mask: no node is in it"),
         (Split(train=mask(5, 0), val=mask(6, 1), test=mask(6, 2)), "train_mask: got shape (5,)"),
         (Split(train=mask(6, 0), val=SMALL_LABELS, test=mask(6, 2)), "val_mask: row 4 is -1; expe"),
     ],
