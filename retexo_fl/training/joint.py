@@ -23,12 +23,12 @@ import torch
 from retexo_fl.layers.aggregate import AggregatedLayer, CrossedRows
 from retexo_fl.layers.base import StageInput, compact_rows, stacked_rows
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.judging import count_right, label_tensor
+from retexo_fl.training.judging import label_tensor
 from retexo_fl.training.layer_trainer import NodeSets, StageTrainer
-from retexo_fl.training.linear_step import all_finite
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
+from retexo_fl.training.stage_pass import differentiated
 from retexo_fl.training.tally import PassSums, Tally, tally
 from retexo_fl.transfers import borrowed
 
@@ -103,35 +103,26 @@ class JointTrainer(StageTrainer):
         sums = PassSums()
         self._flat.bind_tensor(borrowed(weights))
         rows = self._first.embed(self._read, place)
+        if count := len(self._nodes.train):
+            sums = self._differentiated(rows, place, count)
         if validates:
             with torch.no_grad():
                 sums.validation = self._judged(rows.detach(), "validation")
-        if len(self._nodes.train):
-            self._differentiate(rows, place, sums)
         self._flat.release()
         return sums
 
-    def _differentiate(self, rows: torch.Tensor, place: KeyedDropout, sums: PassSums) -> None:
-        """Add the gradient of the train nodes' loss by the (N + B, H) rows of the first layer."""
+    def _differentiated(self, rows: torch.Tensor, place: KeyedDropout, count: int) -> PassSums:
+        """Return the gradient of train nodes by the (N + B, H) rows of the first layer."""
         labels = self._labels("train")
         # Of the layer behind, dropout of its own.
-        logits = self._last.classify(
-            self._batch(rows, "train"), replace(place, stage=place.stage + 1)
-        )
+        behind = replace(place, stage=place.stage + 1)
+        logits = self._last.classify(self._batch(rows, "train"), behind)
         if not self._loss_checked:
             check_loss(self._recipe.loss, logits, labels)
             self._loss_checked = True
-        loss = self._recipe.loss(logits, labels)
-        parameters = [*self._first.parameters(), *self._last.parameters()]
         # The head of the first layer has no part in it.
-        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        flat = torch.cat([part.reshape(-1) for part in parts]).numpy()
-        sums.gradient_sum, sums.is_finite = flat, all_finite(flat)
-        sums.train = Tally(
-            count=len(labels),
-            loss_sum=float(loss.detach()),
-            correct=int(count_right(logits.detach(), labels)),
-        )
+        parameters = [*self._first.parameters(), *self._last.parameters()]
+        return differentiated(logits, labels, self._recipe, parameters, count=count)
 
     def _judged(self, rows: torch.Tensor, which: str) -> Tally:
         logits = self._last.classify(self._batch(rows, which), None)

@@ -180,26 +180,12 @@ class StagePass:
     def _differentiated(self, batch: _LabelledBatch, dropout: KeyedDropout) -> PassSums:
         """Return the sums of one batch of any layer and loss, by automatic differentiation."""
         facts = self._facts
-        parameters = list(facts.model.parameters())
         logits = facts.model.classify(batch.rows, dropout)
         if not facts.is_loss_checked:
             check_loss(facts.recipe.loss, logits, batch.labels)
             facts.is_loss_checked = True
-        loss = facts.recipe.loss(logits, batch.labels)
-        # Not backward(): it would add to a zeroed buffer, two more passes over P values.
-        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        flat = back(torch.cat([part.reshape(-1) for part in parts])).numpy()
-        return PassSums(
-            gradient_sum=flat,
-            is_finite=all_finite(flat),
-            train=Tally(
-                count=batch.count,
-                loss_sum=float(loss.detach()),
-                correct=int(
-                    count_right(logits.detach()[: batch.count], batch.labels[: batch.count])
-                ),
-            ),
-        )
+        parameters = facts.model.parameters()
+        return differentiated(logits, batch.labels, facts.recipe, parameters, count=batch.count)
 
     def _labelled(self, which: str) -> Iterable[_LabelledBatch]:
         if which == "test":
@@ -224,6 +210,38 @@ class StagePass:
                 count=len(rows),
                 of_types=self._nodes.types_of(rows),
             )
+
+
+def differentiated(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    recipe: Recipe,
+    parameters: Iterable[torch.nn.Parameter],
+    *,
+    count: int,
+) -> PassSums:
+    """Return the gradient of a loss in parameters, flat, and how nodes were judged on the way.
+
+    Args:
+        logits: (n, C), of any device.
+        labels: Of them, as :mod:`.judging` has them.
+        recipe: With the loss, which is a sum.
+        parameters: P values; zeros of those that have no part in it.
+        count: The first so many of n are nodes, others teach.
+    """
+    loss = recipe.loss(logits, labels)
+    # Not backward(): it would add to a zeroed buffer, two more passes over P values.
+    parts = torch.autograd.grad(loss, [*parameters], allow_unused=True, materialize_grads=True)
+    flat = back(torch.cat([part.reshape(-1) for part in parts])).numpy()
+    return PassSums(
+        gradient_sum=flat,
+        is_finite=all_finite(flat),
+        train=Tally(
+            count=count,
+            loss_sum=float(loss.detach()),
+            correct=int(count_right(logits.detach()[:count], labels[:count])),
+        ),
+    )
 
 
 def chunks(rows: np.ndarray) -> list[np.ndarray]:
