@@ -19,6 +19,7 @@ from tests.support.host import Host
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.loss import BadCable
+from tests.support.part import wait_until
 
 pytestmark = [pytest.mark.system]
 
@@ -123,6 +124,8 @@ def test_a_bad_cable_loses_and_doubles_as_its_seed_says(hosts: Hosts) -> None:
         ):
             for number in range(200):
                 group.sender.sendto(number.to_bytes(8, "big"), (peer.address, PORT))
+            # A send returns before its frame is at the far end of the cable.
+            wait_until(lambda: cable.counters()["seen"] == 200, "frames are still under way")
             seen = cable.counters()
             got = [group.listeners[0].recv(64) for _ in range(200 - seen["lost"] + seen["doubled"])]
             assert group.nothing_more()
