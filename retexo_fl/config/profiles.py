@@ -116,6 +116,12 @@ _KINDS: Final = (
     _Kind(key="local-steps", is_of=lambda steps: steps != 1, values={"optimizer": "adam"}),
     # Its MLP of sums does not bear the noise of changes in few bits.
     _Kind(key="model", is_of=lambda model: model == "gin", values={"weight-bits": 32}),
+    # Each relation has weights of its own, which fit few train nodes exactly.
+    _Kind(
+        key="model",
+        is_of=lambda model: str(model).startswith("rel-"),
+        values={"weight-decay": 0.01},
+    ),
     # What else is tried counts right train nodes.
     _Kind(
         profile="retexo",

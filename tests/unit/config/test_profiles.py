@@ -127,10 +127,14 @@ def test_lean_has_other_keys_for_some_kinds_of_training() -> None:
     assert profile_values("retexo", several) == PROFILES["retexo"]
     gin: dict[str, Scalar] = {**several, "model": "gin"}
     assert profile_values("lean", gin) == {**lean, "weight-bits": 32}
+    for model in ("rel-sage", "rel-gcn", "rel-gat"):
+        typed = profile_values("lean", {"model": model})
+        assert typed == {**PROFILES["lean"], "weight-decay": 0.01}
     # What was chosen is the kind's own, or is not.
     assert leaving({**several, "optimizer": "adam"}) == ()
     assert leaving({**several, "optimizer": "lbfgs"}) == ("optimizer",)
     assert leaving({"optimizer": "adam"}) == ("optimizer",)
+    assert leaving({"model": "rel-sage", "weight-decay": 0.01}) == ()
 
 
 def test_more_layers_are_trained_leanly_of_layers_that_were_measured() -> None:
