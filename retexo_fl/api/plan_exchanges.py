@@ -14,9 +14,9 @@ from retexo_fl.config.profiles import GraphFacts
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES, FIXED8
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph.parts.partition import GraphPartition
-from retexo_fl.graph.plan.boundary import PeerPlans, count_sent
+from retexo_fl.graph.plan.boundary import PLAN_KINDS, PeerPlans, count_sent
 from retexo_fl.methods.forecasts import forecast_of
-from retexo_fl.training.coded_size import bit_bytes, grid_bytes, sent_bytes
+from retexo_fl.training.coded_size import all_sent_bytes, bit_bytes, grid_bytes
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.messages import Counts
@@ -53,12 +53,18 @@ class PlannedParts:
         """
         if (kind, read) not in self._plans:
             if read is None:
-                made = [PeerPlans.counted(part, kind) for part in self.parts]
+                self.make_plans([kind])
             else:
                 both = zip(self.parts, self.plans(kind), strict=True)
-                made = [plan.into(part, read) for part, plan in both]
-            self._plans[kind, read] = made
+                self._plans[kind, read] = [plan.into(part, read) for part, plan in both]
         return self._plans[kind, read]
+
+    def make_plans(self, kinds: Sequence[str]) -> None:
+        """Make plans of some kinds where they are not made yet; two are made faster together."""
+        kinds = [kind for kind in kinds if (kind, None) not in self._plans]
+        made = [PeerPlans.counted(part, kinds) for part in self.parts] if kinds else []
+        for kind in kinds:
+            self._plans[kind, None] = [plans[kind] for plans in made]
 
     def vectors(self, kind: str) -> int:
         """Return how many vectors one exchange has under a plan of one kind."""
@@ -84,19 +90,17 @@ class PlannedParts:
         read = ModelShape.of_part(config, self.parts[0]).read_into(0) if has_types else None
         key = (kind, read, *coding.values(), type(way).__name__)
         if key not in self._features:
+            plans = self.plans(kind, read)
+            sizes = all_sent_bytes(
+                map(way.part_as_read, self.parts),
+                plans,
+                frame_bytes=DEFAULT_MAX_FRAME_BYTES,
+                **coding,
+            )
             self._features[key] = {
                 (plan.client, peer.peer): size
-                for part, plan in zip(self.parts, self.plans(kind, read), strict=True)
-                for peer, size in zip(
-                    plan.peers,
-                    sent_bytes(
-                        way.part_as_read(part),
-                        plan,
-                        frame_bytes=DEFAULT_MAX_FRAME_BYTES,
-                        **coding,
-                    ),
-                    strict=True,
-                )
+                for plan, of_peers in zip(plans, sizes, strict=True)
+                for peer, size in zip(plan.peers, of_peers, strict=True)
             }
         return self._features[key]
 
@@ -129,6 +133,8 @@ class PlannedCounts:
 
     def feature_bytes(self, kind: str) -> int:
         """Return the payload of the exchange of input features."""
+        # Whoever counts one kind compares it with the other.
+        self._planned.make_plans(PLAN_KINDS)
         return sum(self._planned.own_features(self._config, kind).values())
 
 

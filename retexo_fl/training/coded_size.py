@@ -23,9 +23,9 @@ Classes in w bits each take ``ceil(rows * w / 8)`` of a frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final, Self
 
 import numpy as np
@@ -34,7 +34,7 @@ from scipy.sparse import csr_array
 from retexo_fl.graph.features import Features, normalise_features
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.boundary import PeerPlans
-from retexo_fl.graph.plan.vectors import with_sums
+from retexo_fl.graph.plan.vectors import stacked, with_sums
 from retexo_fl.training.sent_rows import sent_rows
 
 _ESCAPED: Final = 255
@@ -43,6 +43,8 @@ _MOST_STEPS: Final = 2**24
 _FINEST: Final = 126
 #: Values looked at in one go.
 _CHUNK_VALUES: Final = 2**22
+#: Rows of parts that are looked at together.
+_GROUP_ROWS: Final = 2**12
 
 
 def sent_bytes(
@@ -64,26 +66,102 @@ def sent_bytes(
         frame_bytes: Limit of a frame.
         **how: What :func:`own_features` takes.
     """
-    features = own_features(part, **how)
-    width, item = features.shape[1], features.dtype.itemsize
-    if codec == "dense":
-        return [peer.send.count * width * item for peer in plan.peers]
-    vectors, places = with_sums(features, plan.peers)
-    is_sent = np.zeros(vectors.shape[0], dtype=bool)
-    for some in places.values():
-        is_sent[some] = True
-    place = is_sent.cumsum() - 1
-    looked_at, blocks = vectors[is_sent.nonzero()[0]], [place[some] for some in places.values()]
-    if codec == "fixed8" and blocks:
-        before = RowSizes.of(looked_at).taken(np.concatenate(blocks))
-        if before.plain_bytes >= before.num_values:
-            return [
-                grid_bytes(peer.send.count, width, row_bytes=width * item, frame_bytes=frame_bytes)
-                for peer in plan.peers
-            ]
-    if codec.startswith("fixed"):
-        (looked_at,) = rounded_features([looked_at])
-    return RowSizes.of(looked_at).blocks_bytes(blocks, frame_bytes)
+    (sizes,) = all_sent_bytes([part], [plan], codec=codec, frame_bytes=frame_bytes, **how)
+    return sizes
+
+
+def all_sent_bytes(
+    parts: Iterable[GraphPartition],
+    plans: Iterable[PeerPlans],
+    *,
+    codec: str,
+    frame_bytes: int,
+    **how: Any,
+) -> Iterator[list[int]]:
+    """Yield :func:`sent_bytes` of each part.
+
+    Small parts are looked at together: for thousands of them, NumPy's calls for each would count.
+    """
+    group: list[_Sent] = []
+    rows = 0
+    for part, plan in zip(parts, plans, strict=True):
+        features = own_features(part, **how)
+        if codec == "dense":
+            row_bytes = features.shape[1] * features.dtype.itemsize
+            yield [peer.send.count * row_bytes for peer in plan.peers]
+            continue
+        sent = _Sent.of(features, plan)
+        if codec != "lossless":
+            yield sent.sizes(codec, frame_bytes)
+            continue
+        is_other = bool(group) and type(group[0].vectors) is not type(sent.vectors)
+        if is_other or rows + len(sent) > _GROUP_ROWS:
+            yield from _lossless_sizes(group, frame_bytes)
+            group, rows = [], 0
+        group.append(sent)
+        rows += len(sent)
+    yield from _lossless_sizes(group, frame_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """What a client sends.
+
+    Attributes:
+        vectors: [v, w] rows, and sums of them.
+        places: For each peer, which of them it gets.
+    """
+
+    vectors: Features
+    places: list[np.ndarray]
+
+    @classmethod
+    def of(cls, features: Features, plan: PeerPlans) -> Self:
+        """Gather it from [n, w] features."""
+        vectors, places = with_sums(features, plan.peers)
+        return cls(vectors=vectors, places=list(places.values()))
+
+    def __len__(self) -> int:
+        return int(self.vectors.shape[0])
+
+    def looked_at(self) -> tuple[Features, list[np.ndarray]]:
+        """Return the vectors that any peer gets, and each peer's among these."""
+        is_sent = np.zeros(len(self), dtype=bool)
+        for some in self.places:
+            is_sent[some] = True
+        place = is_sent.cumsum() - 1
+        return self.vectors[is_sent.nonzero()[0]], [place[some] for some in self.places]
+
+    def sizes(self, codec: str, frame_bytes: int) -> list[int]:
+        """Return the payload of each peer's."""
+        looked_at, blocks = self.looked_at()
+        if codec == "fixed8" and blocks:
+            before = RowSizes.of(looked_at).taken(np.concatenate(blocks))
+            if before.plain_bytes >= before.num_values:
+                width, row_bytes = before.width, before.width * before.item
+                return [
+                    grid_bytes(len(some), width, row_bytes=row_bytes, frame_bytes=frame_bytes)
+                    for some in blocks
+                ]
+        if codec.startswith("fixed"):
+            (looked_at,) = rounded_features([looked_at])
+        return RowSizes.of(looked_at).blocks_bytes(blocks, frame_bytes)
+
+
+def _lossless_sizes(group: Sequence[_Sent], frame_bytes: int) -> Iterator[list[int]]:
+    """Yield each client's :meth:`_Sent.sizes` under the codec ``lossless``."""
+    if not group:
+        return
+    starts = [0, *accumulate(len(sent) for sent in group[:-1])]
+    together = _Sent(
+        vectors=stacked([sent.vectors for sent in group]),
+        places=[
+            start + some for sent, start in zip(group, starts, strict=True) for some in sent.places
+        ],
+    )
+    sizes = iter(together.sizes("lossless", frame_bytes))
+    for sent in group:
+        yield [next(sizes) for _ in sent.places]
 
 
 def grid_bytes(rows: int, width: int, *, row_bytes: int, frame_bytes: int) -> int:

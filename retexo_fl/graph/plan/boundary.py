@@ -45,17 +45,23 @@ class PeerPlans:
     peers: tuple[PeerPlan, ...]
 
     @classmethod
-    def counted(cls, partition: GraphPartition, kind: str) -> PeerPlans:
-        """Return the vectors of :meth:`BoundaryPlan.from_partition`; all digests are empty."""
-        if not partition.num_boundary:
-            return PeerPlans(client=partition.client, peers=())
-        cut = CutEdges.of(partition)
-        digests = [b""] * len(cut.peers)
-        if kind == "cover":
-            peers = CoveredEdges.of(cut).peer_plans(digests, partition.edge_values.weights)
-        else:
-            peers = _row_plans(cut, digests)
-        return PeerPlans(client=partition.client, peers=tuple(peers))
+    def counted(cls, partition: GraphPartition, kinds: Sequence[str]) -> dict[str, PeerPlans]:
+        """Return the vectors of :meth:`BoundaryPlan.from_partition` of some kinds of plans.
+
+        All digests are empty.
+        """
+        found: dict[str, Iterable[PeerPlan]] = dict.fromkeys(kinds, ())
+        if partition.num_boundary:
+            cut = CutEdges.of(partition)
+            digests = [b""] * len(cut.peers)
+            for kind in kinds:
+                if kind == "cover":
+                    covered = CoveredEdges.of(cut)
+                    found[kind] = covered.peer_plans(digests, partition.edge_values.weights)
+                else:
+                    found[kind] = _row_plans(cut, digests)
+        client = partition.client
+        return {kind: PeerPlans(client=client, peers=tuple(of)) for kind, of in found.items()}
 
     def into(self, partition: GraphPartition, kinds: Sequence[int]) -> Self:
         """Return the plan of rows with those alone that nodes of some types read.

@@ -15,6 +15,8 @@ from retexo_fl.graph.parts.partition import GraphPartition
 _LENGTH_BYTES: Final = 4
 #: Values are sorted where they may be so many times as many as there are.
 _SORTED_ABOVE: Final = 4
+#: So few are sorted faster than a matrix is made.
+_SORTED_BELOW: Final = 4_000
 
 #: Begin and end of a range.
 Ends = tuple[int, int]
@@ -127,9 +129,9 @@ def _stable_order(values: np.ndarray, bound: int) -> np.ndarray:
 
     Args:
         values: [n] below ``bound``, none negative.
-        bound: Where it is no larger than a few n, values are counted instead of compared.
+        bound: Where it is no larger than a few n, many values are counted instead of compared.
     """
-    if bound > _SORTED_ABOVE * len(values):
+    if len(values) < _SORTED_BELOW or bound > _SORTED_ABOVE * len(values):
         return values.argsort(kind="stable")
     # A matrix with a row for each value: its columns are put into rows by counting.
     one = np.ones(len(values), dtype=np.int8)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from retexo_fl.exchange import Vectors, encode_block, fixed_vectors, to_csr, to_
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.training.coded_size import (
     RowSizes,
+    all_sent_bytes,
     lossless_bytes,
     own_features,
     rounded_features,
@@ -155,3 +157,19 @@ def test_what_is_sent_takes_the_bytes_of_the_rows_as_the_layer_scales_them(
             for rows in gathered
         ]
         assert sent_bytes(part, plan, **how, codec=codec, frame_bytes=FRAME) == expected
+
+
+@pytest.mark.parametrize("codec", ["dense", "lossless", "fixed", "fixed8"])
+def test_parts_that_are_looked_at_together_send_what_each_sends(codec: str) -> None:
+    sparse = "synthetic:nodes=6000,edges=15000,features=300,classes=7,words=5"
+    parts = make_parts(make_config({"dataset": sparse, "clients": 60}))
+    # They are more than one group, of which one is ended by dense rows beside sparse ones.
+    assert isinstance(parts[3].features, csr_array)
+    dense = replace(parts[3], features=to_dense(parts[3].features))
+    parts = [*parts[:3], dense, *parts[4:]]
+    plans = [BoundaryPlan.from_partition(part, "cover") for part in parts]
+    how: dict[str, Any] = {"model": "sage", "normalisation": "none", "dtype": "float32"}
+    how |= {"codec": codec, "frame_bytes": FRAME}
+    alone = [sent_bytes(part, plan, **how) for part, plan in zip(parts, plans, strict=True)]
+    assert list(all_sent_bytes(parts, plans, **how)) == alone
+    assert sum(map(len, alone)) > 60

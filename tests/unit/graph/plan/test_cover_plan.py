@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from retexo_fl.errors import PartitionError
-from retexo_fl.graph import BoundaryPlan, GraphPartition, cut_graph
+from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, cut_graph
 from retexo_fl.graph.plan.boundary import PeerPlans
 from retexo_fl.graph.plan.cover_plan import minimum_vertex_cover
 from retexo_fl.graph.plan.stage_edges import StageEdges
@@ -56,10 +56,11 @@ def neighbour_sums(edges: StageEdges, own: np.ndarray, block: np.ndarray) -> np.
 
 
 @FEW
-@given(cut_cases(), st.sampled_from(["rows", "cover"]))
+@given(cut_cases(), st.sampled_from(PLAN_KINDS))
 def test_counted_plans_have_the_vectors_of_whole_ones(case: CutCase, kind: str) -> None:
     for part in cut_graph(case.graph, case.assignment, case.split):
-        whole, counted = BoundaryPlan.from_partition(part, kind), PeerPlans.counted(part, kind)
+        whole = BoundaryPlan.from_partition(part, kind)
+        counted = PeerPlans.counted(part, PLAN_KINDS)[kind]
         assert counted.client == whole.client
         for mine, other in zip(counted.peers, whole.peers, strict=True):
             assert (mine.peer, mine.num_edges) == (other.peer, other.num_edges)
