@@ -280,8 +280,6 @@ def _own_nodes(top: _Table, services: str) -> bool:
     own_nodes = top.choice("supernode", usual, ("flower", "agent")) == "agent"
     if not own_nodes and services == "kubernetes":
         raise top.wrong("supernode", "flower", '"agent": a Pod is one container')
-    if own_nodes and services == "containers":
-        raise top.wrong("supernode", "agent", '"flower", which compose.yaml is for')
     return own_nodes
 
 

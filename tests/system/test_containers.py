@@ -1,4 +1,4 @@
-"""The images, built from a clean clone, and the services of compose.yaml as processes of them."""
+"""The images, built from a clean clone, and the services of Compose files as processes of them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ _HEALTHY_S = 300.0
 _TRAINED_S = 900.0
 
 
-def compose() -> dict[str, Any]:
-    told: dict[str, Any] = yaml.safe_load((ROOT / "containers" / "compose.yaml").read_text())
+#: With SuperNodes, and of agents that are their own.
+WITH_NODES, OWN_NODES = "compose.yaml", "compose-agents.yaml"
+
+
+def compose(file: str = WITH_NODES) -> dict[str, Any]:
+    told: dict[str, Any] = yaml.safe_load((ROOT / "containers" / file).read_text())
     return told
 
 
@@ -73,12 +77,15 @@ def images(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
         yield found
 
 
-@pytest.fixture
+@pytest.fixture(params=[WITH_NODES, OWN_NODES])
 def containers(
-    clone: Path, images: dict[str, Image], tmp_path: Path
+    request: pytest.FixtureRequest, clone: Path, images: dict[str, Image], tmp_path: Path
 ) -> Iterator[dict[str, Container]]:
     """Return all services, each on a host of its own, none of them started."""
-    told = compose()
+    told = compose(request.param)
+    folder = clone / "containers"
+    if request.param == OWN_NODES:
+        folder = _with_own_nodes(folder, tmp_path / "containers")
     volumes = tmp_path / "volumes"
     with Hosts(list(told["services"])) as hosts:
         made = {}
@@ -100,7 +107,7 @@ def containers(
             places = {place for _, place, *_ in given}
             given += [[f"{name}-own", it] for it in image.config["Volumes"] if it not in places]
             for source, place, *mode in sorted(given, key=lambda mount: mount[1]):
-                path = clone / "containers" / source if source[0] == "." else volumes / source
+                path = folder / source if source[0] == "." else volumes / source
                 if source[0] != "." and not path.exists():
                     # As a new volume: what the image has there.
                     path.mkdir(parents=True)
@@ -117,6 +124,16 @@ def containers(
                 folder=tmp_path,
             )
         yield made
+
+
+def _with_own_nodes(folder: Path, own: Path) -> Path:
+    """Copy what the page has made; make the fleet anew, as the page has it of agents alone."""
+    shutil.copytree(folder, own)
+    path = own / "bank.toml"
+    path.write_text(path.read_text().replace("[server]", 'supernode = "agent"\n\n[server]'))
+    run_command([program("retexo"), "fleet", "new", str(path)], cwd=own)
+    run_command(["chown", "-R", "10001:10001", "bank", "parts"], cwd=own)
+    return own
 
 
 def start(containers: dict[str, Container]) -> None:
@@ -145,7 +162,7 @@ def test_the_bank_is_trained_in_containers(
     clone: Path, containers: dict[str, Container], tmp_path: Path
 ) -> None:
     start(containers)
-    agent, node = containers["branch-0"], containers["branch-0-node"]
+    agent, node = containers["branch-0"], containers.get("branch-0-node")
     parts = ("--partitions", str(clone / "containers" / "parts"), "--clients", "3")
     masked = ("--secure-aggregation", "masked", "--out", "one")
     command = [program("retexo"), "run", *parts, *TRAINING, *masked]
@@ -154,11 +171,13 @@ def test_the_bank_is_trained_in_containers(
     assert model_bytes(trained(containers["server"], "bank")) == wanted
     _nothing_is_open(containers, agent, node)
     # An agent begins anew; the key of its SuperNode is refused for a minute.
-    node.kill()
+    if node is not None:
+        node.kill()
     agent.kill()
     agent.start()
     agent.wait_healthy(_HEALTHY_S)
-    _restarted_until_it_stays(node)
+    if node is not None:
+        _restarted_until_it_stays(node)
     assert model_bytes(trained(containers["server"], "again")) == wanted
     for name, container in containers.items():
         if name != "register":
@@ -177,7 +196,9 @@ def trained(server: Container, name: str) -> Path:
     return Path(volume) / "runs" / name
 
 
-def _nothing_is_open(containers: dict[str, Container], agent: Container, node: Container) -> None:
+def _nothing_is_open(
+    containers: dict[str, Container], agent: Container, node: Container | None
+) -> None:
     for name, container in containers.items():
         if name == "register":
             continue
@@ -188,11 +209,12 @@ def _nothing_is_open(containers: dict[str, Container], agent: Container, node: C
         for place in ("/", "/etc/retexo", "/opt/retexo/bin"):
             code, said = container.run("touch", f"{place}/x")
             assert code, f"{name}: {place}: {said}"
-    # What the server sends runs there: it has the socket, and none of the agent's files.
-    assert node.run("ls", "/etc/retexo")[1].split() == ["ca.crt", "supernode-key"]
-    assert node.run("ls", "/run/retexo")[1].split() == ["agent.sock"]
-    assert node.run("rm", "/run/retexo/agent.sock")[0] == 1
-    assert node.run("sh", "-c", "ls /var/lib/retexo/part /var/lib/retexo/state")[0] == 2
+    if node is not None:
+        # What the server sends runs there: it has the socket, and none of the agent's files.
+        assert node.run("ls", "/etc/retexo")[1].split() == ["ca.crt", "supernode-key"]
+        assert node.run("ls", "/run/retexo")[1].split() == ["agent.sock"]
+        assert node.run("rm", "/run/retexo/agent.sock")[0] == 1
+        assert node.run("sh", "-c", "ls /var/lib/retexo/part /var/lib/retexo/state")[0] == 2
     own = agent.run("sh", "-c", "ls /etc/retexo /var/lib/retexo/part")[1].split()
     assert {"key.pem", "manifest.json"} <= {*own}
 

@@ -24,6 +24,8 @@ from tests.support.commands import ROOT
 
 FOLDER = ROOT / "containers"
 TARGETS = ("server", "agent", "supernode")
+#: With SuperNodes, and of agents that are their own.
+FILES = ("compose.yaml", "compose-agents.yaml")
 PAGE = (ROOT / "docs" / "containers.md").read_text("utf-8")
 
 
@@ -55,13 +57,13 @@ def unit(name: str) -> str:
     return re.sub(r"\\\n\s*", "", (ROOT / name).read_text("utf-8"))
 
 
-def services() -> dict[str, Any]:
-    told: dict[str, Any] = compose()["services"]
+def services(file: str = "compose.yaml") -> dict[str, Any]:
+    told: dict[str, Any] = compose(file)["services"]
     return told
 
 
-def compose() -> dict[str, Any]:
-    told: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))
+def compose(file: str = "compose.yaml") -> dict[str, Any]:
+    told: dict[str, Any] = yaml.safe_load((FOLDER / file).read_text("utf-8"))
     return told
 
 
@@ -122,9 +124,11 @@ def test_what_is_copied_is_in_a_clone() -> None:
     assert {name.partition("/")[0] for name in wheel} <= {*copied}
 
 
-@pytest.mark.parametrize("name", services())
-def test_a_service_may_nothing_and_finds_what_it_needs(name: str) -> None:
-    service = services()[name]
+@pytest.mark.parametrize(
+    ("file", "name"), [(file, name) for file in FILES for name in services(file)]
+)
+def test_a_service_may_nothing_and_finds_what_it_needs(file: str, name: str) -> None:
+    service, told = services(file)[name], compose(file)
     target = service["build"]["target"]
     assert service["image"] == f"localhost/retexo-{target}"
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(
@@ -133,15 +137,15 @@ def test_a_service_may_nothing_and_finds_what_it_needs(name: str) -> None:
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert {*service["networks"]} <= compose()["networks"].keys()
-    assert all(network["internal"] for network in compose()["networks"].values())
+    assert {*service["networks"]} <= told["networks"].keys()
+    assert all(network["internal"] for network in told["networks"].values())
     for mount in service["volumes"]:
         source, place, *mode = mount.split(":")
         assert place.startswith(("/etc/retexo", "/var/lib/retexo", "/run/retexo"))
         # What was made on the machine is only read; state is in volumes that the file declares.
-        assert mode == ["ro"] if source[0] == "." else source in compose()["volumes"]
+        assert mode == ["ro"] if source[0] == "." else source in told["volumes"]
     for other in service.get("depends_on", {}):
-        assert other in services()
+        assert other in told["services"]
 
 
 def test_the_services_are_those_of_the_fleet() -> None:
@@ -180,3 +184,29 @@ def test_a_client_is_two_containers_that_share_a_socket(one: FleetClient) -> Non
     assert its["/var/lib/retexo"] != agent["/var/lib/retexo"]
     assert not {*node["networks"]} & {*services()[one.host]["networks"]}
     assert one.addresses == (f"tcp://{one.host}:{AGENT_PORT}",)
+
+
+def test_an_agent_that_is_its_own_supernode_is_one_container(tmp_path: Path) -> None:
+    own = tmp_path / "bank.toml"
+    text = (FOLDER / "bank.toml").read_text("utf-8")
+    own.write_text(text.replace("[server]", 'supernode = "agent"\n\n[server]'))
+    fleet = read_fleet(own)
+    told, with_nodes = services(FILES[1]), services()
+    assert told.keys() == {"server", "register", *(one.host for one in fleet.clients)}
+    assert all(told[name] == with_nodes[name] for name in ("server", "register"))
+    assert compose(FILES[1])["networks"] == compose()["networks"]
+    for one in fleet.clients:
+        agent = told[one.host]
+        # It finds what it did, and the SuperLink, whose settings are in its own folder.
+        assert agent["volumes"] == with_nodes[one.host]["volumes"]
+        assert {*agent["networks"]} == {
+            *with_nodes[one.host]["networks"],
+            *told["server"]["networks"],
+        }
+        assert one.agent["superlink"] == str(fleet.server)
+        for key in ("root-certificates", "supernode-key"):
+            assert Path(one.agent[key]).parent == Path("/etc/retexo")
+        left = {"networks", "depends_on", "volumes"}
+        assert {key: of for key, of in agent.items() if key not in left} == {
+            key: of for key, of in with_nodes[one.host].items() if key not in left
+        }
