@@ -17,8 +17,10 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, cut_graph
+from retexo_fl.graph.plan import cut_edges as cut_edges_module
 from retexo_fl.graph.plan.boundary import PeerPlans
 from retexo_fl.graph.plan.cover_plan import minimum_vertex_cover
+from retexo_fl.graph.plan.cut_edges import CutEdges
 from retexo_fl.graph.plan.stage_edges import StageEdges
 from tests.support.edge_lists import cut_edges
 from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
@@ -66,6 +68,19 @@ def test_counted_plans_have_the_vectors_of_whole_ones(case: CutCase, kind: str) 
             assert (mine.peer, mine.num_edges) == (other.peer, other.num_edges)
             for name in ("send", "receive"):
                 np.testing.assert_equal(asdict(getattr(mine, name)), asdict(getattr(other, name)))
+
+
+@FEW
+@given(cut_cases())
+def test_many_cut_edges_are_ordered_as_few(case: CutCase) -> None:
+    """Few are sorted, many counted: both ways of all that these graphs have."""
+    for part in cut_graph(case.graph, case.assignment, case.split):
+        if not part.num_boundary:
+            continue
+        few = CutEdges.of(part)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(cut_edges_module, "_SORTED_BELOW", 0)
+            np.testing.assert_equal(asdict(CutEdges.of(part)), asdict(few))
 
 
 def test_plan_by_hand() -> None:
