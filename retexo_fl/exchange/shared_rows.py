@@ -358,6 +358,8 @@ def _stacked(parts: Sequence[Vectors]) -> Vectors:
 
 def _is_sparse(rows: Vectors, ends: _Places) -> bool:
     """Return whether each block, of rows that end where ``ends`` says, would be decoded as CSR."""
+    if isinstance(rows, np.ndarray) and np.count_nonzero(rows) * VALUES_PER_NONZERO >= rows.size:
+        return False
     so_far = np.concatenate(([0], np.cumsum(count_nonzeros(rows))))
     nonzeros = np.diff(so_far[ends], prepend=0)
     values = np.diff(ends, prepend=0) * rows.shape[1]

@@ -23,7 +23,6 @@ from retexo_fl.training.rounds import run_alone, without_exchange
 from retexo_fl.training.stage_model import ModelShape, model_in_turn
 from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
-from retexo_fl.transfers import borrowed
 
 __all__ = ["LayerTrainer", "NodeSets", "StageTrainer"]
 
@@ -149,7 +148,7 @@ class LayerTrainer(StageTrainer):
 
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
-        return self._pass.tally(borrowed(weights), which)
+        return self._pass.tally(weights, which)
 
     @property
     def read_rows(self) -> Rows:

@@ -40,8 +40,6 @@ _NORM_BACKWARD: Final = torch.ops.aten.native_layer_norm_backward.default
 _THRESHOLD_BACKWARD: Final = torch.ops.aten.threshold_backward.grad_input
 
 
-#: Fewer rows are computed alone: over classes NumPy adds those of one row in another order.
-_LEAST_ROWS: Final = 2
 #: Most room of what is computed at once. A row takes one, and 1 KiB of a float32 gradient.
 _MOST_ROOM: Final = 4096
 _VALUES_OF_ROW: Final = 256
@@ -159,7 +157,8 @@ class LinearBatch:
         # Of the largest logit 0 is left.
         largest = picked == 0
         shares = np.exp(logits, out=logits)
-        totals = shares.sum(axis=0)
+        # Of one row alone NumPy's sum would add the classes in another order.
+        totals = shares.sum(axis=0) if len(labels) > 1 else shares.cumsum(axis=0)[-1]
         losses = np.log(totals) - picked
         shares /= totals
         shares[labels, columns] -= 1
@@ -197,7 +196,7 @@ class Turns:
 
     def sums(self, batch: LinearBatch, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         """Return the sums of one batch, as :meth:`LinearBatch.sums_of`."""
-        if batch.rows < _LEAST_ROWS or batch.room > _MOST_ROOM // 2:
+        if batch.room > _MOST_ROOM // 2:
             return LinearBatch.sums_of([batch], weights, dropout)[0]
         at = dropout, array_digest(weights)
         if self._at != at:

@@ -30,8 +30,12 @@ from retexo_fl.transfers import back, borrowed, onto
 ROWS_PER_BATCH = 8192
 
 _CPU: Final = torch.device("cpu")
-#: Of the models that clients have in turn.
-_TURNS: Final[WeakKeyDictionary[StageModel, Turns]] = WeakKeyDictionary()
+_TRAINED: Final = frozenset({"train"})
+_VALIDATED: Final = frozenset({"validation"})
+#: Of the models that clients have in turn: where they train, and where they are judged alone.
+_TURNS: Final[WeakKeyDictionary[StageModel, tuple[Turns, Turns]]] = WeakKeyDictionary()
+#: Of rows that are judged.
+_NO_DROPOUT: Final = KeyedDropout(rate=0.0, seed=0, stage=0, round=0, step=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ class StageFacts:
         self.device = device
         plain = recipe.loss is cross_entropy
         self.is_linear = device.type == "cpu" and is_linear(model) and plain
-        self.turns = _TURNS.setdefault(model, Turns())
+        self.turns, self.judging_turns = _TURNS.setdefault(model, (Turns(), Turns()))
         self.in_one_pass = self.is_linear and recipe.metric is None
         self.is_loss_checked = plain
 
@@ -112,7 +116,7 @@ class StagePass:
         self._facts = facts
         self._nodes = nodes
         self._batches: dict[str, list[_LabelledBatch]] = {}
-        self._linear: dict[bool, list[LinearBatch]] = {}
+        self._linear: dict[frozenset[str], list[LinearBatch]] = {}
 
     def sums(
         self, weights: np.ndarray | torch.Tensor, dropout: KeyedDropout, *, validate: bool
@@ -125,15 +129,8 @@ class StagePass:
             validate: Only where the stage is ``in_one_pass``.
         """
         if self._facts.is_linear:
-            if validate not in self._linear:
-                self._linear[validate] = self._linear_batches(validate=validate)
-            flat = weights if isinstance(weights, np.ndarray) else weights.numpy()
-            turns = self._facts.turns
-            parts = (turns.sums(batch, flat, dropout) for batch in self._linear[validate])
-            total = next(parts, PassSums())
-            for part in parts:
-                total.add(part)
-            return total
+            uses = _TRAINED | _VALIDATED if validate else _TRAINED
+            return self._linear_sums(weights, dropout, uses, self._facts.turns)
         assert not validate
         total = PassSums()
         self._facts.flat.bind_tensor(
@@ -145,12 +142,20 @@ class StagePass:
         return total
 
     @torch.no_grad()
-    def tally(self, weights: torch.Tensor, which: str) -> Tally:
-        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
+    def tally(self, weights: np.ndarray | torch.Tensor, which: str) -> Tally:
+        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout.
+
+        Args:
+            weights: (P,), as of :meth:`sums`.
+            which: Use of the nodes.
+        """
         facts, total = self._facts, Tally()
         if not len(getattr(self._nodes, which)):
             return total
-        facts.flat.bind_tensor(weights)
+        if which == "validation" and facts.in_one_pass:
+            turns = facts.judging_turns
+            return self._linear_sums(weights, _NO_DROPOUT, _VALIDATED, turns).validation
+        facts.flat.bind_tensor(borrowed(weights) if isinstance(weights, np.ndarray) else weights)
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
             # A metric of the user's own may not work on another device.
@@ -159,12 +164,27 @@ class StagePass:
         facts.flat.release()
         return total
 
-    def _linear_batches(self, *, validate: bool) -> list[LinearBatch]:
+    def _linear_sums(
+        self,
+        weights: np.ndarray | torch.Tensor,
+        dropout: KeyedDropout,
+        uses: frozenset[str],
+        turns: Turns,
+    ) -> PassSums:
+        if uses not in self._linear:
+            self._linear[uses] = self._linear_batches(self._nodes.only(uses))
+        flat = weights if isinstance(weights, np.ndarray) else weights.numpy()
+        parts = (turns.sums(batch, flat, dropout) for batch in self._linear[uses])
+        total = next(parts, PassSums())
+        for part in parts:
+            total.add(part)
+        return total
+
+    def _linear_batches(self, nodes: NodeSets) -> list[LinearBatch]:
         prepared = self._facts.prepared
         assert isinstance(prepared, AggregatedInput)
         none = np.zeros(0, dtype=np.int64)
-        validation = chunks(self._nodes.validation) if validate else []
-        pairs = zip_longest(chunks(self._nodes.train), validation, fillvalue=none)
+        pairs = zip_longest(chunks(nodes.train), chunks(nodes.validation), fillvalue=none)
         return [
             LinearBatch(
                 self._facts.model,

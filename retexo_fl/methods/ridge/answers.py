@@ -30,16 +30,30 @@ class RidgeClient(GraphClient):
                 f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
                 "last stage, or a floor"
             )
+        size = solved_values(shape)
+        if self._adds_nothing(shape):
+            self._enter(request)
+            none = GramAnswer(sums=np.zeros(size, self._config.dtype), examples=0)
+            return self._sealing.answered(request, none, size=size)
         # What is solved for is judged on the same rows.
         read = self._read_rows(ticket)
         self._enter(request)
         answer = self._sealing.computed(lambda: self._gram_sums(shape, read))
-        return self._sealing.answered(request, answer, size=solved_values(shape))
+        return self._sealing.answered(request, answer, size=size)
 
     def rows_of_products(self, ticket: Ticket) -> np.ndarray:
         """Return the (N, D) rows of its nodes of which products are added up."""
         shape, _ = self._beyond.get(ticket.stage, (self.shape, ticket.stage))
         return _columns_of(shape, self._read_rows(ticket))
+
+    def _adds_nothing(self, shape: ModelShape) -> bool:
+        """Return whether its sums are zeros, whatever its rows are, and it may be known for that.
+
+        Under masks and noise it answers as all do, or not at all where rows are missing.
+        """
+        if self._sealing.tells_sums_alone or shape.clips_products:
+            return False
+        return not len(self.part.nodes.train) and not len(self._judging_nodes())
 
     def _read_rows(self, ticket: Ticket) -> Rows:
         trainer = self._trainer(ticket.stage, ticket.weights_digest)

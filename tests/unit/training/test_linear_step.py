@@ -148,7 +148,7 @@ def in_dtype(inputs: StageInput, dtype: str) -> StageInput:
 def clients_of(shape: ModelShape, *, sparse: bool) -> list[LayerTrainer]:
     """Return trainers of one model: more rows and fewer, some without train nodes, one of a row."""
     every = np.random.default_rng(2).permutation(NODES)
-    cuts = [(4, 3), (2, 2), (0, 3), (5, 0), (1, 0), (3, 4)]
+    cuts = [(4, 3), (2, 2), (0, 3), (5, 0), (1, 0), (0, 1), (3, 4)]
     none = every[:0]
     return [
         LayerTrainer(
@@ -203,6 +203,47 @@ def test_clients_in_turn_have_the_bits_that_they_have_alone(
     alone, in_turn = turns
     assert in_turn == alone
     assert max(together) > 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_clients_that_are_only_judged_have_the_bits_that_they_have_alone(
+    monkeypatch: pytest.MonkeyPatch, sparse: bool, layers: int, dtype: str
+) -> None:
+    shape = replace(SHAPE, layers=layers, dtype=dtype, hidden=16, classes=11)
+    weights = [random_weights(shape).astype(dtype) * scale for scale in (1, 2)]
+    together = []
+    known = LinearBatch.sums_of
+
+    def watched(batches: list[LinearBatch], *arguments: object) -> list[PassSums]:
+        together.append(len(batches))
+        return known(batches, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LinearBatch, "sums_of", watched)
+    turns = []
+    for most in (1, 4096):
+        monkeypatch.setattr(linear_step, "_MOST_ROOM", most)
+        clients = clients_of(shape, sparse=sparse)
+        together.clear()
+        turns.append(
+            [
+                (client.evaluate(one, "validation"), bits_of(trained))
+                for number, one in enumerate(weights)
+                for client in clients
+                # Others are asked for gradients in between.
+                for trained in [client.update(one, round_number=number, dropout=0.3)]
+            ]
+        )
+    alone, in_turn = turns
+    assert in_turn == alone
+    assert max(together) > 2
+    monkeypatch.setattr(stage_pass, "is_linear", lambda model: False)
+    clients = clients_of(shape, sparse=sparse)
+    for client, (judged, _) in zip(clients, in_turn[-len(clients) :], strict=True):
+        otherwise = client.evaluate(weights[-1], "validation")
+        assert (judged.count, judged.correct) == (otherwise.count, otherwise.correct)
+        assert judged.loss_sum == pytest.approx(otherwise.loss_sum, rel=1e-5)
 
 
 @pytest.mark.parametrize("place", [0, -1, 50])
