@@ -144,6 +144,7 @@ class LinearBatch:
         return found
 
     @staticmethod
+    @np.errstate(invalid="ignore")
     def _losses(batches: Sequence[LinearBatch], logits: np.ndarray) -> list[PassSums]:
         """Return the losses; (C, R) ``logits`` of all batches become the gradients at them.
 

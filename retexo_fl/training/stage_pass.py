@@ -5,6 +5,7 @@ Symbols: N inner nodes, n nodes of one use, P parameters.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -30,10 +31,10 @@ from retexo_fl.transfers import back, borrowed, onto
 ROWS_PER_BATCH = 8192
 
 _CPU: Final = torch.device("cpu")
-_TRAINED: Final = frozenset({"train"})
-_VALIDATED: Final = frozenset({"validation"})
-#: Of the models that clients have in turn: where they train, and where they are judged alone.
-_TURNS: Final[WeakKeyDictionary[StageModel, tuple[Turns, Turns]]] = WeakKeyDictionary()
+TRAINED: Final = frozenset({"train"})
+VALIDATED: Final = frozenset({"validation"})
+#: Of the models that clients have in turn, by the uses of nodes that are computed together.
+_TURNS: Final[WeakKeyDictionary[StageModel, dict[frozenset[str], Turns]]] = WeakKeyDictionary()
 #: Of rows that are judged.
 _NO_DROPOUT: Final = KeyedDropout(rate=0.0, seed=0, stage=0, round=0, step=0)
 
@@ -104,7 +105,7 @@ class StageFacts:
         self.device = device
         plain = recipe.loss is cross_entropy
         self.is_linear = device.type == "cpu" and is_linear(model) and plain
-        self.turns, self.judging_turns = _TURNS.setdefault(model, (Turns(), Turns()))
+        self.turns = _TURNS.setdefault(model, defaultdict(Turns))
         self.in_one_pass = self.is_linear and recipe.metric is None
         self.is_loss_checked = plain
 
@@ -119,19 +120,29 @@ class StagePass:
         self._linear: dict[frozenset[str], list[LinearBatch]] = {}
 
     def sums(
-        self, weights: np.ndarray | torch.Tensor, dropout: KeyedDropout, *, validate: bool
+        self,
+        weights: np.ndarray | torch.Tensor,
+        dropout: KeyedDropout,
+        uses: frozenset[str] = TRAINED,
     ) -> PassSums:
         """Return the gradient at (P,) ``weights`` and, on the way, validation where asked.
 
         Args:
             weights: On the device of the stage; an array on a CPU.
             dropout: Of the train nodes.
-            validate: Only where the stage is ``in_one_pass``.
+            uses: ``train``, and ``validation`` only where the stage is ``in_one_pass``.
         """
         if self._facts.is_linear:
-            uses = _TRAINED | _VALIDATED if validate else _TRAINED
-            return self._linear_sums(weights, dropout, uses, self._facts.turns)
-        assert not validate
+            if uses not in self._linear:
+                self._linear[uses] = self._linear_batches(self._nodes.only(uses))
+            flat = weights if isinstance(weights, np.ndarray) else weights.numpy()
+            turns = self._facts.turns[uses]
+            parts = (turns.sums(batch, flat, dropout) for batch in self._linear[uses])
+            total = next(parts, PassSums())
+            for part in parts:
+                total.add(part)
+            return total
+        assert uses == TRAINED
         total = PassSums()
         self._facts.flat.bind_tensor(
             borrowed(weights) if isinstance(weights, np.ndarray) else weights
@@ -153,8 +164,7 @@ class StagePass:
         if not len(getattr(self._nodes, which)):
             return total
         if which == "validation" and facts.in_one_pass:
-            turns = facts.judging_turns
-            return self._linear_sums(weights, _NO_DROPOUT, _VALIDATED, turns).validation
+            return self.sums(weights, _NO_DROPOUT, VALIDATED).validation
         facts.flat.bind_tensor(borrowed(weights) if isinstance(weights, np.ndarray) else weights)
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
@@ -162,22 +172,6 @@ class StagePass:
             judged = back(logits), back(batch.labels)
             total += tally(*judged, facts.recipe, which, of_types=batch.of_types)
         facts.flat.release()
-        return total
-
-    def _linear_sums(
-        self,
-        weights: np.ndarray | torch.Tensor,
-        dropout: KeyedDropout,
-        uses: frozenset[str],
-        turns: Turns,
-    ) -> PassSums:
-        if uses not in self._linear:
-            self._linear[uses] = self._linear_batches(self._nodes.only(uses))
-        flat = weights if isinstance(weights, np.ndarray) else weights.numpy()
-        parts = (turns.sums(batch, flat, dropout) for batch in self._linear[uses])
-        total = next(parts, PassSums())
-        for part in parts:
-            total.add(part)
         return total
 
     def _linear_batches(self, nodes: NodeSets) -> list[LinearBatch]:

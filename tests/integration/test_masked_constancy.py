@@ -76,6 +76,8 @@ def _server(folder: Path, seed: int, keys: dict[str, Any]) -> Adversary:
     folder.mkdir()
     data = {"dataset": _graph(seed), "split": SPLITS[seed]}
     change = _with_keys_that_are_no_text if seed else _as_it_is
+    if seed and "solver" in keys:
+        change = _that_adds_nothing
     return Adversary.in_one_process(folder, CLIENTS, {**keys, **data}, change=change)
 
 
@@ -86,6 +88,14 @@ def _as_it_is(part: GraphPartition) -> GraphPartition:
 def _with_keys_that_are_no_text(part: GraphPartition) -> GraphPartition:
     keys, others = ([b"\xff" + key for key in of.tolist()] for of in _keys(part))
     return replace(part, node_keys=np.array(keys), boundary_keys=np.array(others))
+
+
+def _that_adds_nothing(part: GraphPartition) -> GraphPartition:
+    """Leave the first client no node of which anything is added up."""
+    if part.client:
+        return part
+    none = np.zeros(part.num_inner, bool)
+    return replace(part, train_mask=none, val_mask=none)
 
 
 def _keys(part: GraphPartition) -> tuple[np.ndarray, np.ndarray]:
@@ -196,10 +206,12 @@ def _of_products(server: Adversary) -> Iterator[tuple[str, Request[Any]]]:
     server.greet(1)
     server.hand_out(1, range(CLIENTS))
     ticket = server.ticket()
+    steps = SharedStep(32, 0).told
+    yield "products too early", GramRequest(ticket=server.ticket(number=1), steps=steps)
     for asked in (PublishRequest(ticket=ticket), CollectRequest(ticket=ticket, close=True)):
         for client in server.clients:
             client.ask(asked)
-    for number, exponent in enumerate((0, -100), start=1):
+    for number, exponent in enumerate((0, -100), start=2):
         steps = SharedStep(32, exponent).told
         yield f"products {number}", GramRequest(ticket=server.ticket(number=number), steps=steps)
 

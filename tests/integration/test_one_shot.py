@@ -17,6 +17,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import (
     ConfigurationError,
+    ExchangeIncomplete,
     LocalProtocolError,
     RemoteProtocolError,
     TrainingDiverged,
@@ -155,6 +156,20 @@ def test_a_client_answers_no_products_that_it_does_not_solve_with() -> None:
         clients = InProcessClients(parts, make_config({"clients": 2, **keys}))
         with pytest.raises(LocalProtocolError, match=f"stage {stage}: asked for sums of products"):
             clients.find(ticket.job, 0).ask(GramRequest(ticket=replace(ticket, stage=stage)))
+
+
+def test_a_client_without_nodes_adds_zeros_without_rows() -> None:
+    """In the clear; under masks test_masked_constancy has it answer as all others do."""
+    config = make_config({"clients": 3, "solver": "ridge"})
+    first, *others = make_parts(config)
+    none = np.zeros(first.num_inner, bool)
+    parts = [replace(first, train_mask=none, val_mask=none), *others]
+    clients = InProcessClients(parts, config)
+    asked = GramRequest(ticket=Ticket(job="job-0123456789ab", attempt=1, stage=1))
+    answer = clients.find(asked.ticket.job, 0).ask(asked)
+    assert (answer.examples, np.abs(answer.sums).max()) == (0, 0)
+    with pytest.raises(ExchangeIncomplete, match="stage 1 is not closed"):
+        clients.find(asked.ticket.job, 1).ask(asked)
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,12 @@ def test_units_add_up_to_the_whole(model: str) -> None:
     made = StageModel(shape(model), 0)
     facts = StageFacts(made, made.layer.prepare(whole_input(1)), Recipe())
     weights = torch.from_numpy(initial_weights(shape(model), 0, seed=1))
-    whole = StagePass(facts, SETS).sums(weights, DROPOUT, validate=False)
+    whole = StagePass(facts, SETS).sums(weights, DROPOUT)
     halves = [
         NodeSets(train=part, validation=EVERY[:0], test=EVERY[:0], labels=SETS.labels)
         for part in (SETS.train[:3], SETS.train[3:])
     ]
-    sums = [StagePass(facts, half).sums(weights, DROPOUT, validate=False) for half in halves]
+    sums = [StagePass(facts, half).sums(weights, DROPOUT) for half in halves]
     assert whole.gradient_sum is not None
     total = sum(one.gradient_sum for one in sums if one.gradient_sum is not None)
     np.testing.assert_allclose(total, whole.gradient_sum, rtol=1e-11, atol=1e-12)
@@ -74,7 +74,7 @@ def test_a_gpu_finds_the_sums_of_the_cpu(model: str, sparse: bool) -> None:
             made, made.layer.prepare(whole_input(1, sparse=sparse)), Recipe(), device
         )
         one = StagePass(facts, SETS)
-        sums = one.sums(weights.to(device), DROPOUT, validate=False)
+        sums = one.sums(weights.to(device), DROPOUT)
         found.append((sums, one.tally(weights.to(device), "validation")))
     (expected, judged), (sums, tally) = found
     assert sums.gradient_sum is not None

@@ -22,7 +22,14 @@ from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.recipe import Objective, Recipe
 from retexo_fl.training.stage_model import ModelShape, StageModel
-from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
+from retexo_fl.training.stage_pass import (
+    TRAINED,
+    VALIDATED,
+    NodeSets,
+    StageFacts,
+    StagePass,
+    chunks,
+)
 from retexo_fl.training.tally import Tally
 
 #: Purposes of a share: the gradient of the train nodes and a tally of the validation nodes, or the
@@ -145,7 +152,8 @@ class StageTask:
         """Return the (P,) gradient of a unit, None without train nodes, and its numbers."""
         validate = purpose == ROUND
         in_one_pass = validate and self._facts.in_one_pass
-        sums = self._passes[unit].sums(weights, dropout, validate=in_one_pass)
+        uses = TRAINED | VALIDATED if in_one_pass else TRAINED
+        sums = self._passes[unit].sums(weights, dropout, uses)
         numbers = {
             unit_number(unit, "train-loss"): sums.train.loss_sum,
             unit_number(unit, "train-correct"): float(sums.train.correct),
