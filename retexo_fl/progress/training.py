@@ -190,6 +190,9 @@ _STATE_STYLES: Final = {"exchange": "yellow", "training": "cyan", "done": "green
 
 def _cells(stage: StageCourse) -> list[Text | ProgressBar]:
     latest = stage.latest
+    # Of a stage that lost patience the last round has no event.
+    ended = None if stage.end is None else stage.end.rounds
+    done = ended or (latest.round if latest else 0)
     bar: Text | ProgressBar = Text()
     if latest is not None and latest.rounds:
         bar = ProgressBar(
@@ -205,7 +208,7 @@ def _cells(stage: StageCourse) -> list[Text | ProgressBar]:
     return [
         Text(str(stage.index), style="dim" if stage.state == "waiting" else ""),
         Text(stage.state, style=_STATE_STYLES.get(stage.state, "dim")),
-        Text("" if latest is None else f"{latest.round}/{latest.rounds}"),
+        Text("" if latest is None else f"{done}/{latest.rounds}"),
         bar,
         Text("" if loss is None else _loss(loss)),
         Text("" if value is None else format_metric(stage.metric, value)),
@@ -287,8 +290,9 @@ def _plain_line(
             absent and course.absent != before[1]
         ):
             line = _plain_round(event, course)
-        case StageClosed(stage=stage, best_round=best):
-            where = "" if best is None else f", best round {best}"
+        case StageClosed(stage=stage, best_round=best, rounds=rounds):
+            where = f" after {format_counted(rounds, 'round')}" if rounds else ""
+            where += "" if best is None else f", best round {best}"
             value = format_metric(course.metric, course.stages[stage].best_value)
             kept = "".join(f", {plain_text(fact)}" for fact in course.stages[stage].kept)
             line = f"stage {stage}: done{where}, validation {value}{kept}"

@@ -124,6 +124,19 @@ def test_live_table_resumes_in_the_middle() -> None:
     assert re.search(r"^1 +training +31/50", text, re.M)
 
 
+def test_a_stage_that_lost_patience_has_its_last_round_in_both_forms() -> None:
+    """It has no event of its own, and the report counts it."""
+    told = [
+        {**event, "rounds": 13} if event["event"] == "stage_end" and not event["stage"] else event
+        for event in events(Recipe())
+        if event["event"] != "round" or event["stage"] or event["round"] < 13
+    ]
+    assert re.search(r"^0 +done +13/50 ", "\n".join(_screen(told)), re.M)
+    assert re.search(r"^1 +done +50/50 ", "\n".join(_screen(told)), re.M)
+    lines = _shown(told, terminal=False).splitlines()
+    assert any(line.startswith("stage 0: done after 13 rounds, best round ") for line in lines)
+
+
 def test_live_table_takes_unknown_accuracies() -> None:
     text = "\n".join(_screen(events(Recipe(accuracies=False))))
     assert "test accuracy -, validation -" in text
