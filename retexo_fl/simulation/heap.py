@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from threading import Lock
 from typing import Final
 
 #: Clients of one process from which on it pays: an array then costs the system's pages anew.
@@ -30,16 +29,32 @@ def return_freed_memory(clients: int) -> None:
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Have Python's collector go through everything that there is a tenth as often.
+class _SeldomCollected:
+    """Has Python's collector go through everything that there is a tenth as often.
 
     It does so whenever many objects were made, as those of a thousand clients are, and finds
-    nothing: a twelfth of such a run. What is young it looks through as often as before.
+    nothing: a twelfth of such a run. What is young it looks through as often as before. Runs of
+    several threads may overlap.
     """
-    young, middle, old = gc.get_threshold()
-    gc.set_threshold(young, middle, _TIMES_SELDOMER * old)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, middle, old)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._entered = 0
+        self._before = gc.get_threshold()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._entered:
+                self._before = gc.get_threshold()
+                young, middle, everything = self._before
+                gc.set_threshold(young, middle, _TIMES_SELDOMER * everything)
+            self._entered += 1
+
+    def __exit__(self, *of_body: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if not self._entered:
+                gc.set_threshold(*self._before)
+
+
+SELDOM_COLLECTED: Final = _SeldomCollected()

@@ -18,7 +18,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.methods.clients import exchange_in_rounds
 from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.profile import ChosenProfile
-from retexo_fl.simulation.heap import return_freed_memory, seldom_collected
+from retexo_fl.simulation.heap import SELDOM_COLLECTED, return_freed_memory
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved import Watcher, no_watch
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
@@ -62,7 +62,7 @@ def run_inline(
     channel = make_channel(network, folder)
     clients = InProcessClients(parts, config, channel=channel, folder=folder)
     try:
-        with seldom_collected():
+        with SELDOM_COLLECTED:
             run_clients(
                 config,
                 clients.find,
