@@ -21,14 +21,7 @@ from retexo_fl.training.local_steps import finite_gradient, take_steps
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import run_alone, without_exchange
 from retexo_fl.training.stage_model import ModelShape, model_in_turn
-from retexo_fl.training.stage_pass import (
-    TRAINED,
-    VALIDATED,
-    NodeSets,
-    StageFacts,
-    StagePass,
-    chunks,
-)
+from retexo_fl.training.stage_pass import BOTH, NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
 
 __all__ = ["LayerTrainer", "NodeSets", "StageTrainer"]
@@ -175,7 +168,7 @@ class LayerTrainer(StageTrainer):
     def _begun(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """See :class:`StageTrainer`."""
         if self._facts.in_one_pass and self._clipped is None:
-            return self._pass.sums(weights, place, TRAINED | VALIDATED)
+            return self._pass.sums(weights, place, BOTH)
         return super()._begun(weights, place)
 
     def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:

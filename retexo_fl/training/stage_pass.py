@@ -31,8 +31,10 @@ from retexo_fl.transfers import back, borrowed, onto
 ROWS_PER_BATCH = 8192
 
 _CPU: Final = torch.device("cpu")
-TRAINED: Final = frozenset({"train"})
-VALIDATED: Final = frozenset({"validation"})
+_TRAINED: Final = frozenset({"train"})
+_VALIDATED: Final = frozenset({"validation"})
+#: Uses of nodes that one pass computes.
+BOTH: Final = _TRAINED | _VALIDATED
 #: Of the models that clients have in turn, by the uses of nodes that are computed together.
 _TURNS: Final[WeakKeyDictionary[StageModel, dict[frozenset[str], Turns]]] = WeakKeyDictionary()
 #: Of rows that are judged.
@@ -123,7 +125,7 @@ class StagePass:
         self,
         weights: np.ndarray | torch.Tensor,
         dropout: KeyedDropout,
-        uses: frozenset[str] = TRAINED,
+        uses: frozenset[str] = _TRAINED,
     ) -> PassSums:
         """Return the gradient at (P,) ``weights`` and, on the way, validation where asked.
 
@@ -142,7 +144,7 @@ class StagePass:
             for part in parts:
                 total.add(part)
             return total
-        assert uses == TRAINED
+        assert uses == _TRAINED
         total = PassSums()
         self._facts.flat.bind_tensor(
             borrowed(weights) if isinstance(weights, np.ndarray) else weights
@@ -164,7 +166,7 @@ class StagePass:
         if not len(getattr(self._nodes, which)):
             return total
         if which == "validation" and facts.in_one_pass:
-            return self.sums(weights, _NO_DROPOUT, VALIDATED).validation
+            return self.sums(weights, _NO_DROPOUT, _VALIDATED).validation
         facts.flat.bind_tensor(borrowed(weights) if isinstance(weights, np.ndarray) else weights)
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)

@@ -75,9 +75,9 @@ def _server(folder: Path, seed: int, keys: dict[str, Any]) -> Adversary:
     """
     folder.mkdir()
     data = {"dataset": _graph(seed), "split": SPLITS[seed]}
-    change = _with_keys_that_are_no_text if seed else _as_it_is
-    if seed and "solver" in keys:
-        change = _that_adds_nothing
+    change = _as_it_is
+    if seed:
+        change = _that_adds_nothing if "solver" in keys else _with_keys_that_are_no_text
     return Adversary.in_one_process(folder, CLIENTS, {**keys, **data}, change=change)
 
 
@@ -91,11 +91,10 @@ def _with_keys_that_are_no_text(part: GraphPartition) -> GraphPartition:
 
 
 def _that_adds_nothing(part: GraphPartition) -> GraphPartition:
-    """Leave the first client no node of which anything is added up."""
-    if part.client:
-        return part
+    """Leave the first client, besides, no node of which anything is added up."""
+    other = _with_keys_that_are_no_text(part)
     none = np.zeros(part.num_inner, bool)
-    return replace(part, train_mask=none, val_mask=none)
+    return other if part.client else replace(other, train_mask=none, val_mask=none)
 
 
 def _keys(part: GraphPartition) -> tuple[np.ndarray, np.ndarray]:

@@ -22,14 +22,7 @@ from retexo_fl.additions.devices.workers.task import Share, ShareSums
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.recipe import Objective, Recipe
 from retexo_fl.training.stage_model import ModelShape, StageModel
-from retexo_fl.training.stage_pass import (
-    TRAINED,
-    VALIDATED,
-    NodeSets,
-    StageFacts,
-    StagePass,
-    chunks,
-)
+from retexo_fl.training.stage_pass import BOTH, NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import Tally
 
 #: Purposes of a share: the gradient of the train nodes and a tally of the validation nodes, or the
@@ -152,8 +145,8 @@ class StageTask:
         """Return the (P,) gradient of a unit, None without train nodes, and its numbers."""
         validate = purpose == ROUND
         in_one_pass = validate and self._facts.in_one_pass
-        uses = TRAINED | VALIDATED if in_one_pass else TRAINED
-        sums = self._passes[unit].sums(weights, dropout, uses)
+        one = self._passes[unit]
+        sums = one.sums(weights, dropout, BOTH) if in_one_pass else one.sums(weights, dropout)
         numbers = {
             unit_number(unit, "train-loss"): sums.train.loss_sum,
             unit_number(unit, "train-correct"): float(sums.train.correct),
@@ -162,7 +155,7 @@ class StageTask:
         if in_one_pass:
             numbers |= _tally_numbers(unit, sums.validation)
         elif validate:
-            numbers |= _tally_numbers(unit, self._passes[unit].tally(weights, "validation"))
+            numbers |= _tally_numbers(unit, one.tally(weights, "validation"))
         return sums.gradient_sum, numbers
 
 
