@@ -31,7 +31,7 @@ class RidgeClient(GraphClient):
                 "last stage, or a floor"
             )
         size = solved_values(shape)
-        if self._adds_nothing(shape):
+        if self._adds_nothing():
             self._enter(request)
             none = GramAnswer(sums=np.zeros(size, self._config.dtype), examples=0)
             return self._sealing.answered(request, none, size=size)
@@ -46,12 +46,12 @@ class RidgeClient(GraphClient):
         shape, _ = self._beyond.get(ticket.stage, (self.shape, ticket.stage))
         return _columns_of(shape, self._read_rows(ticket))
 
-    def _adds_nothing(self, shape: ModelShape) -> bool:
+    def _adds_nothing(self) -> bool:
         """Return whether its sums are zeros, whatever its rows are, and it may be known for that.
 
-        Under masks and noise it answers as all do, or not at all where rows are missing.
+        Under masks it answers as all do, or not at all where rows are missing.
         """
-        if self._sealing.tells_sums_alone or shape.clips_products:
+        if self._sealing.tells_sums_alone:
             return False
         return not len(self.part.nodes.train) and not len(self._judging_nodes())
 
