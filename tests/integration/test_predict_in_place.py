@@ -313,7 +313,7 @@ def test_a_set_that_is_cut_off_leaves_the_one_before_readable(
 def test_a_client_that_is_away_is_named_when_the_time_is_over(
     run: Path, made: list[AgentProcess]
 ) -> None:
-    config = config_of(run, **{"message-timeout-s": 2.0})
+    config = config_of(run, **{"message-timeout-s": 8.0})
     with pytest.raises(RoundIncomplete, match=r"connected: 2 of 3 .*; missing: client 2$"):
         predict_in_place_with(made[:2], config, task_of(run))
     assert '"failed"' in (run / "predictions" / "status.json").read_text()
