@@ -12,6 +12,9 @@ _PROJECT = bundle_project(
     "other_app.server:app", "other_app.client:app", '[tool.flwr.app.config]\nout = ""\n'
 )
 
+#: Under the time that the run has.
+_ASKED_WITHIN_S = 100.0
+
 _SERVER = """
 import json, time
 from pathlib import Path
@@ -22,14 +25,15 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    while len(nodes := list(grid.get_node_ids())) < {nodes}:
-        time.sleep(0.1)
-    asked = [Message(RecordDict(), dst_node_id=n, message_type="query.other") for n in nodes]
-    ids, told = set(grid.push_messages(asked)), {{}}
-    while ids:
-        for reply in grid.pull_messages(ids):
-            ids.discard(reply.metadata.reply_to_message_id)
-            told[reply.metadata.src_node_id] = {told}
+    ends, told = time.monotonic() + {within_s}, {{}}
+    while len(told) < {nodes} and time.monotonic() < ends:
+        nodes = set(grid.get_node_ids()) - told.keys()
+        asked = [Message(RecordDict(), dst_node_id=n, message_type="query.other") for n in nodes]
+        for reply in grid.send_and_receive(asked, timeout=ends - time.monotonic()):
+            # Else the SuperLink says that the node is away, as it is for some seconds after one of
+            # its requests was lost: it is asked again.
+            if reply.metadata.src_node_id in nodes:
+                told[reply.metadata.src_node_id] = {told}
         time.sleep(0.1)
     Path(context.run_config["out"]).write_text(json.dumps(told))
 """
@@ -51,7 +55,7 @@ def answers_to_foreign_app(
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "client.py").write_text(client, encoding="utf-8")
-    server = _SERVER.format(nodes=federation.clients, told=told)
+    server = _SERVER.format(nodes=federation.clients, told=told, within_s=_ASKED_WITHIN_S)
     (package / "server.py").write_text(server, encoding="utf-8")
     (app / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
     out = folder / "answers.json"
