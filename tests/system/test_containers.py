@@ -31,6 +31,8 @@ TRAINING = (
 )
 _HEALTHY_S = 300.0
 _TRAINED_S = 900.0
+#: Whose key is refused has said so and ended by then, on a busy machine too.
+_STAYS_S = 60.0
 
 
 #: With SuperNodes, and of agents that are their own.
@@ -224,7 +226,7 @@ def _restarted_until_it_stays(node: Container) -> None:
     for _ in range(40):
         node.start()
         try:
-            node.process.wait(15)
+            node.process.wait(_STAYS_S)
         except subprocess.TimeoutExpired:
             node.wait_healthy(_HEALTHY_S)
             return
