@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.task_pb2 import Task
 from flwr.server.superlink.fleet.vce.vce_api import _register_nodes
-from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate import LinkStateFactory, in_memory_linkstate
 from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID
+from flwr.supercore.date import now
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -79,10 +80,14 @@ def test_replies_arrive_as_from_flowers_own(grid: Any) -> None:
     assert not grid.state.message_ins_store
 
 
-def test_message_that_has_expired_is_not_delivered(grid: Any) -> None:
+def test_message_that_has_expired_is_not_delivered(
+    grid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = min(with_messages_by_node(grid).get_node_ids())
-    grid.push_messages([message(node, 1, ttl=0.01), message(node, 2)])
-    time.sleep(0.02)
+    grid.push_messages([message(node, 1, ttl=20.0), message(node, 2)])
+    # Only then: Flower takes no message whose time is over.
+    later = now() + timedelta(seconds=30)
+    monkeypatch.setattr(in_memory_linkstate, "now", lambda: later)
     assert [delivered(grid, node) for _ in range(3)] == [[], [2], []]
 
 
