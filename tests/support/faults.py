@@ -96,8 +96,8 @@ class Agents:
         inbox = self.federation.client_folder(client) / "state" / "depot" / "inbox"
         return sum(path.stat().st_size for path in inbox.glob("*/*/*.frames"))
 
-    def kill_in_round(self, client: int, stage: int, *, within_s: float) -> int:
-        """Kill an agent while it computes a round of a stage; return the round.
+    def kill_in_round(self, client: int, stage: int, *, within_s: float) -> str:
+        """Kill an agent while it computes a round of a stage; return what its log calls the round.
 
         It is held first, and let go again if the round had been answered meanwhile.
         """
@@ -107,19 +107,20 @@ class Agents:
             job = self.job(client)
             computes = job.get("state") == "computing" and job["message"] == "train_layer"
             if computes and job["stage"] == stage:
-                number = int(job["round"])
+                # An attempt before may have had the same round.
+                words = f"attempt={job['attempt']} stage={stage} round={job['round']}"
                 os.kill(part.pid, signal.SIGSTOP)
-                if not answered(part, stage, number):
+                if not answered(part, words):
                     part.kill()
-                    return number
+                    return words
                 os.kill(part.pid, signal.SIGCONT)
             time.sleep(_LOOK_S)
         raise AssertionError(f"agent {client} was not seen in a round of stage {stage}")
 
 
-def answered(agent: Part, stage: int, number: int) -> int:
-    """Return how often an agent has answered a round, as its log says."""
-    return agent.said().count(f" stage={stage} round={number} message=train_layer ")
+def answered(agent: Part, words: str) -> int:
+    """Return how often an agent has answered a round, as its log says and calls it."""
+    return agent.said().count(f" {words} message=train_layer ")
 
 
 def rounds_of(run: Path) -> list[tuple[int, int]]:
