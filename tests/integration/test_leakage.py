@@ -396,9 +396,10 @@ def test_a_comparison_that_diverges_does_not_end_an_audit(monkeypatch: pytest.Mo
     assert "second-rows class" not in found.accuracy
 
 
-def test_an_active_peer_reads_exchanges_in_which_all_took_part() -> None:
+def test_an_active_peer_reads_exchanges_in_which_all_took_part(tmp_path: Path) -> None:
     graph = planted(clients=2, each=60, features=8)
-    asked = Asked(values={**KEYS, "clients": 2}, profile="retexo", graph=graph)
+    values = {**KEYS, "clients": 2, "out": str(tmp_path / "run")}
+    asked = Asked(values=values, profile="retexo", graph=graph)
     config = settled(asked)
     parts = asked.load(config).parts
     watch = Watch(config, keeps_updates=False)
@@ -425,9 +426,10 @@ def test_an_audit_that_does_not_fit_is_refused_before_it_trains(retexo: CommandL
     assert told.startswith("memory: an audit takes about")
 
 
-def test_memory_is_of_what_is_kept() -> None:
+def test_memory_is_of_what_is_kept(tmp_path: Path) -> None:
     graph = planted(clients=3, each=300, features=200)
-    asked = Asked(values={**KEYS, "clients": 3, "layers": 3}, profile="retexo", graph=graph)
+    values = {**KEYS, "clients": 3, "layers": 3, "out": str(tmp_path / "run")}
+    asked = Asked(values=values, profile="retexo", graph=graph)
     config = settled(asked)
     parts = asked.load(config).parts
     watch = Watch(config, keeps_updates=True)
