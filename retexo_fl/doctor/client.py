@@ -13,7 +13,7 @@ from retexo_fl.addition import ADDITIONS
 from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.channels.addresses import parse_tcp, scheme_of, why_not_bound
+from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, parse_tcp, scheme_of, why_not_bound
 from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
@@ -95,11 +95,14 @@ def load_roster(
         roster = Roster.read(Path(settings.roster))
     except IdentityError as error:
         return None, bad("roster", str(error), "make the roster again: retexo keys roster")
-    return roster, _judge_roster(roster, identity, part)
+    return roster, _judge_roster(roster, identity, part, settings.listen)
 
 
 def _judge_roster(
-    roster: Roster, identity: Identity | None, part: GraphPartition | None
+    roster: Roster,
+    identity: Identity | None,
+    part: GraphPartition | None,
+    listen: tuple[str, ...],
 ) -> Finding:
     seen = format_counted(len(roster.members), "client")
     if identity is not None:
@@ -111,7 +114,23 @@ def _judge_roster(
     if lacking:
         names = ", ".join(map(str, lacking[:10]))
         return bad("roster", f"{seen}, without peers {names}", "add their member.toml")
+    if identity is not None:
+        # Hosts and ports may differ, behind a router; what takes the bytes may not.
+        heard = {_kind_of(address) for address in listen}
+        told = roster.members[identity.client].addresses
+        unheard = [address for address in told if _kind_of(address) not in {*heard, "relay"}]
+        if unheard:
+            has = ", ".join(listen) or "no address"
+            seen += f"; peers are told {', '.join(unheard)}, where listen has {has}"
+            advice = "add such an address to listen, or take it out of this client's member.toml"
+            return doubtful("roster", seen, advice)
     return good("roster", seen)
+
+
+def _kind_of(address: str) -> str:
+    """Return an address's scheme, one for all schemes of datagrams."""
+    scheme = address.partition(":")[0]
+    return DATAGRAM_SCHEMES[0] if scheme in DATAGRAM_SCHEMES else scheme
 
 
 def examine_agreement(settings: AgentSettings, identity: Identity, roster: Roster) -> Finding:

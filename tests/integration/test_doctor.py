@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,38 @@ def test_a_part_below_its_owners_least_train_nodes_is_doubtful(
     found = re.search(r" (\d+) train nodes.*least-train-nodes.* 1000$", part["seen"])
     assert found is not None
     assert f"least-train-nodes = {found[1]} " in part["advice"]
+
+
+def test_addresses_that_peers_are_told_and_nobody_listens_at_are_doubtful(
+    pair: list[AgentProcess], examined: Examine
+) -> None:
+    """A port may be another one behind a router; a scheme may not, and datagrams have one."""
+    path = pair[0].folder.parent / "roster.toml"
+    settings = pair[0].settings.read_text()
+    listen = re.search(r'^listen = \["tcp://([\d.]+):\d+"\]$', settings, re.MULTILINE)
+    assert listen is not None
+
+    def found(told: str, heard: str) -> dict[str, str]:
+        members = Roster.read(path).members
+        own = replace(members[0], addresses=(told, "relay:"))
+        path.write_text(Roster.of([own, members[1]]).text())
+        pair[0].settings.write_text(settings.replace(listen[0], f"listen = [{heard}]"))
+        return examined(pair[0])["roster"]
+
+    host = listen[1]
+    assert found(f"tcp://{host}:7411", f'"tcp://{host}:7412"')["verdict"] == "good"
+    assert found(f"udp://{host}:7411", f'"auto://{host}:7411"')["verdict"] == "good"
+    for told, heard in (
+        (f"udp://{host}:7411", f'"tcp://{host}:7412"'),
+        (f"tcp://{host}:7411", f'"xdp://{host}:7411"'),
+        (f"tcp://{host}:7411", ""),
+    ):
+        roster = found(told, heard)
+        assert (roster["verdict"], f"peers are told {told}, " in roster["seen"]) == (
+            "doubtful",
+            True,
+        )
+        assert roster["seen"].endswith(heard.strip('"') or "no address")
 
 
 def _without_part(agent: AgentProcess) -> None:
