@@ -91,10 +91,8 @@ def test_addresses_that_peers_are_told_and_nobody_listens_at_are_doubtful(
         (f"tcp://{host}:7411", ""),
     ):
         roster = found(told, heard)
-        assert (roster["verdict"], f"peers are told {told}, " in roster["seen"]) == (
-            "doubtful",
-            True,
-        )
+        assert roster["verdict"] == "doubtful"
+        assert f"peers are told {told}, " in roster["seen"]
         assert roster["seen"].endswith(heard.strip('"') or "no address")
 
 
