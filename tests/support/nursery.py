@@ -9,6 +9,7 @@ environment of its own.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -77,7 +78,9 @@ class Born:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # The nursery reaps it before its ending is written.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
@@ -237,7 +240,8 @@ def _main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         sys.stdout.write(f"{pid}\n")
         sys.stdout.flush()
-    for pid in [*endings]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    for pid in endings:
         os.kill(pid, signal.SIGKILL)
 
 
