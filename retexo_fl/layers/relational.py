@@ -611,47 +611,37 @@ def sums_of_labelled(inputs: StageInput, relations: Relations) -> Rows:
     return aggregate(csr_array(total + own), inputs)
 
 
-def sums_of_far(inputs: StageInput, relations: Relations) -> Rows:
-    """Return, of types whose rows go to nodes with labels, the (N, F) means of far types, added.
-
-    Far are those that nodes with labels read two edges away and not before; zero of other nodes.
-    """
+def sums_of_read(inputs: StageInput, relations: Relations) -> Rows:
+    """Return the (N, F) means of rows whose types go to nodes with labels, added; else zero."""
     nodes = inputs.num_nodes
-    total, far = csr_array((nodes, nodes + len(inputs.slot_hashes))), _far(relations)
-    for kind in relations.read_by(relations.with_labels):
+    total = csr_array((nodes, nodes + len(inputs.slot_hashes)))
+    read = {one.source for kind in relations.with_labels for one in relations.into(kind)}
+    for kind in sorted(read):
         for channel in relations.into(kind):
-            if channel.source in far:
-                total = total + _means(inputs, channel.column)
+            total = total + _means(inputs, channel.column)
     return aggregate(csr_array(total), inputs)
 
 
 def far_sums_of_labelled(sums: StageInput, relations: Relations) -> Rows:
-    """Return the (N, F) means of what :func:`sums_of_far` made over labelled nodes' neighbours."""
+    """Return the (N, F) means of what :func:`sums_of_read` made over labelled nodes' neighbours."""
     nodes = sums.num_nodes
     total = csr_array((nodes, nodes + len(sums.slot_hashes)))
     for kind in relations.with_labels:
         for channel in relations.into(kind):
-            if channel.source not in relations.with_labels:
-                total = total + _means(sums, channel.column)
+            total = total + _means(sums, channel.column)
     return aggregate(csr_array(total), sums)
 
 
-def times_added(relations: Relations) -> np.ndarray:
-    """Return by type, (T,), how often its rows are in all the sums of a node with labels."""
-    labelled, far = relations.with_labels, _far(relations)
+def times_added(relations: Relations, hops: int) -> np.ndarray:
+    """Return by type, (T,), how often its rows are in all sums of a node within 1 or 2 hops."""
     found = np.zeros(len(relations.types), np.int64)
-    for kind in labelled:
+    for kind in relations.with_labels:
         found[kind] += 1
         for channel in relations.into(kind):
             found[channel.source] += 1
-            if channel.source not in labelled:
-                for beyond in relations.into(channel.source):
-                    found[beyond.source] += beyond.source in far
+            for beyond in relations.into(channel.source) if hops > 1 else ():
+                found[beyond.source] += 1
     return found
-
-
-def _far(relations: Relations) -> tuple[int, ...]:
-    return relations.far_from(relations.with_labels)
 
 
 def places_by_type(kinds: np.ndarray, some: Iterable[int]) -> np.ndarray:

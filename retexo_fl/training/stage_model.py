@@ -320,24 +320,22 @@ class ModelShape:
         return range(self.trained_stages + 1, self.trained_stages + max(self.column_steps, 1))
 
     @property
-    def far_types(self) -> tuple[int, ...]:
-        """Types of which labelled nodes have no sums but those of their neighbours' neighbours.
+    def has_far_sums(self) -> bool:
+        """Whether a basis of sums is also of the sums of neighbours, as the next layer reads rows.
 
-        For a basis of sums these sums cross, too, one edge further: before :attr:`far_stage`.
+        They cross before :attr:`far_stage`.
         """
-        if self.relations is None or not self.basis_of_sums or self.layers < 2:
-            return ()
-        return self.relations.far_from(self.relations.with_labels)
+        return self.relations is not None and self.basis_of_sums and self.layers > 1
 
     @property
     def far_stage(self) -> int:
-        """The stage after all others, before which sums of :attr:`far_types` cross."""
+        """The stage after all others, before which sums cross (:attr:`has_far_sums`)."""
         return self.trained_stages + max(self.column_steps, 1)
 
     @property
     def later_stages(self) -> tuple[int, ...]:
         """Stages after all others before which anything crosses."""
-        return (*self.column_stages, *([self.far_stage] if self.far_types else []))
+        return (*self.column_stages, *([self.far_stage] if self.has_far_sums else []))
 
     @property
     def made_degrees(self) -> int:
@@ -383,7 +381,7 @@ class ModelShape:
         """Return the width of the vectors exchanged before a stage."""
         if stage in self.column_stages:
             return self.classes if self.sums_labels else self.made_columns
-        if self.far_types and stage == self.far_stage:
+        if self.has_far_sums and stage == self.far_stage:
             return self.features
         if stage and self.class_bits:
             return self.class_bits
