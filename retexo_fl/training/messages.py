@@ -234,7 +234,12 @@ class _Messages:
             return
         both = probe_blocks(shape)
         kinds = len(KINDS) if both else 1
-        mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds)
+        mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds + shape.evens_columns)
+        if shape.evens_columns and not self._masked and self._config.basis_bits < 32:
+            # Squares take two bytes each.
+            (one,) = self._sums(1, down=Record()).up
+            squares = _LENGTH_BYTES + _MEAN_BYTES * shape.features
+            mean = replace(mean, up=(replace(one, coded_bytes=one.coded_bytes + squares),))
         first = self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
         # Under noise there is no mean.
         opening, *rest = [first] if shape.clips_products else [mean, first]
@@ -418,18 +423,21 @@ class _Messages:
         """Return what the rows of the first stage are made by: a whole basis, or nothing."""
         if not self._shape.basis_blocks:
             return Record()
-        whole, told = self._basis_record(self._shape.inputs), told_values(self._shape)
+        whole = self._basis_record(self._shape.inputs, is_whole=True)
+        told = told_values(self._shape)
         if whole.array_bytes is None:
             return replace(whole, coded_bytes=whole.coded_bytes + _TOLD_BYTES * told)
         return replace(whole, array_bytes=whole.array_bytes + self._item * told)
 
-    def _basis_record(self, columns: int, kinds: int = 1) -> Record:
+    def _basis_record(self, columns: int, kinds: int = 1, *, is_whole: bool = False) -> Record:
         """Return means, and so many directions, of bases of some kinds."""
         features, bits = self._shape.features, self._config.basis_bits
+        # Of a block, while it is made; a byte each, or a value.
+        scales = int(self._shape.evens_columns and not is_whole)
         if bits == 32:
-            return self._coded(features * (1 + columns), bits).times(kinds)
+            return self._coded(features * (1 + columns + scales), bits).times(kinds)
         directions = self._coded(features * columns, bits).coded_bytes if columns else 0
-        return Record(coded_bytes=_MEAN_BYTES * features + directions).times(kinds)
+        return Record(coded_bytes=(_MEAN_BYTES + scales) * features + directions).times(kinds)
 
     def _selected(self, stage: int, size: int) -> Record:
         """Return the selected weights of a stage that is over.

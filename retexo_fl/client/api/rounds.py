@@ -195,8 +195,8 @@ class BasisRequest(Request["BasisAnswer"]):
 
     Attributes:
         ticket: ``round`` is the number of the block; 0 asks for the sums of features.
-        weights: The mean, and from the second block on the last block; None for the sums. Of two
-            kinds of rows, those of both (:func:`.joined`).
+        weights: The mean, scales of evened columns, and from the second block on the last block;
+            None for the sums. Of two kinds of rows, those of both (:func:`.joined`).
         rows: Where it is chosen of which rows a basis is made, of which these are: ``own``,
             ``sums``, or both, separated by a space.
         steps: Under masks, of what the sums of products are multiples (:class:`.SharedStep`).
@@ -213,6 +213,8 @@ class BasisRequest(Request["BasisAnswer"]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasisAnswer:
     """Sums over train nodes, (F,) or (F c,), as :class:`.BasisForm` has them, and how many.
+
+    Where columns are evened, those of their squares follow the sums of features.
 
     ``squares`` are, beside the sums of features under masks, those of the squares of all features
     and of all labels (:func:`.square_sums`): they bound the sums of products.

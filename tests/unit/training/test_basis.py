@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from retexo_fl.training.basis import (
     BasisBuilder,
     BasisForm,
     basis_width,
+    column_squares,
     direction_sums,
+    evening_scales,
     feature_sums,
     joined,
     label_products,
@@ -37,7 +41,12 @@ def flat(basis: Basis) -> np.ndarray:
 
 
 def built(
-    blocks: int, *, rows: np.ndarray = ROWS, owners: np.ndarray | None = None, bits: int = 32
+    blocks: int,
+    *,
+    rows: np.ndarray = ROWS,
+    owners: np.ndarray | None = None,
+    bits: int = 32,
+    evens: bool = False,
 ) -> Basis:
     """Build a basis from the sums of several owners."""
     owners = np.zeros(len(rows), int) if owners is None else owners
@@ -45,7 +54,9 @@ def built(
     mean = sum(feature_sums(rows[owners == one]) for one in everyone) / len(rows)
     width = basis_width(blocks=blocks, classes=3, features=rows.shape[1])
     form = form_of(rows.shape[1], bits)
-    builder = BasisBuilder(np.asarray(mean), width=width, form=form)
+    squares = np.asarray(sum(column_squares(rows[owners == one]) for one in everyone))
+    evened = squares if evens else None
+    builder = BasisBuilder(np.asarray(mean), width=width, form=form, squares=evened)
     while not builder.is_complete:
         sums = np.zeros(())
         for one in everyone:
@@ -54,7 +65,7 @@ def built(
             if last.directions.shape[1]:
                 sums = sums + direction_sums(rows[mine], last)
             else:
-                sums = sums + label_products(rows[mine], last.mean, LABELS[mine], 3)
+                sums = sums + label_products(rows[mine], last, LABELS[mine], 3)
         builder.add(sums)
     return form.decode(builder.basis(len(TRAIN)))
 
@@ -62,9 +73,9 @@ def built(
 class Longer(BasisForm):
     """Has directions that are twice as long as they should be, as coding makes some a little."""
 
-    def decode(self, array: np.ndarray) -> Basis:
+    def decode(self, array: np.ndarray, is_evened: bool = False) -> Basis:
         """Return what was coded, longer."""
-        found = super().decode(array)
+        found = super().decode(array, is_evened)
         return replace(found, directions=2 * found.directions)
 
 
@@ -72,17 +83,20 @@ class Longer(BasisForm):
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("offset", [0.0, 1003.0])
 @pytest.mark.parametrize("columns", [1, 12])
+@pytest.mark.parametrize("evens", [False, True])
 def test_no_sum_of_products_exceeds_its_bound(
-    columns: int, offset: float, bits: int, form: type[BasisForm]
+    evens: bool, columns: int, offset: float, bits: int, form: type[BasisForm]
 ) -> None:
     """One feature that is all there is to a label comes near it; whatever the mean, and coding."""
     noise = RNG.normal(size=(60, columns)) * (columns > 1)
     labels = np.arange(60) % 2
     rows = offset + (2.0 * labels - 1)[:, None] + noise
+    rows[:, columns // 2 :] *= 20.0
     sums = feature_sums(rows)
     coding = form(features=columns, dtype="float32", bits=bits)
-    builder = BasisBuilder(sums / 60, width=min(4, columns), form=coding)
     # As much as rounding may take from the numbers of 60 clients.
+    of_columns = column_squares(rows) - 60 * 2.0**-21 if evens else None
+    builder = BasisBuilder(sums / 60, width=min(4, columns), form=coding, squares=of_columns)
     of_rows, of_labels = square_sums(rows, labels, 2)
     squares = (of_rows - 60 * 2.0**-21, of_labels)
     while not builder.is_complete:
@@ -90,7 +104,7 @@ def test_no_sum_of_products_exceeds_its_bound(
         if last.directions.shape[1]:
             made = direction_sums(rows, last)
         else:
-            made = label_products(rows, last.mean, labels, 2)
+            made = label_products(rows, last, labels, 2)
         bound = builder.reach(squares, sums, 60)
         assert np.abs(made).max() <= bound
         if columns == 1:
@@ -137,9 +151,57 @@ def test_squares_are_of_sparse_rows_and_labels_of_any_form() -> None:
     assert square_sums(rows[:2], numbers, 1)[1] == 25
 
 
-def test_directions_span_the_krylov_space_of_the_labels() -> None:
-    found = built(3)
-    centred = ROWS[TRAIN] - ROWS.mean(axis=0)
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_columns_are_evened_by_the_eighth_root_of_their_squares(form: Callable[..., Any]) -> None:
+    rows = np.where(ROWS > 2, ROWS, 0.0) * [1e-3, 1, *[10] * 9, 0]
+    squares = column_squares(form(rows))
+    np.testing.assert_allclose(squares, (rows**2).sum(axis=0))
+    scales = evening_scales(squares)
+    assert (scales.max(), scales[0], scales[-1]) == (1.0, 1.0, 1.0)
+    np.testing.assert_allclose(scales[:-1], (squares[:-1] / squares[0]) ** -0.125)
+    assert evening_scales(np.zeros(3)).tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("columns", [0, 2])
+def test_scales_of_a_block_travel_with_it(bits: int, columns: int) -> None:
+    form, scales = form_of(12, bits), 2.0 ** -np.linspace(0, 15, 12)
+    block = Basis(mean=ROWS[0], directions=ROWS[1 : 1 + columns].T, scales=scales)
+    sent = form.encode(block)
+    plain = form.encode(replace(block, scales=None))
+    assert len(sent) - len(plain) == 12
+    found = form.decode(sent, is_evened=True)
+    assert found.scales is not None
+    np.testing.assert_allclose(found.scales, scales, rtol=0.023 if bits == 8 else 1e-15)
+    assert found.directions.tobytes() == form.decode(plain).directions.tobytes()
+    expected = (ROWS - found.mean) * found.scales @ found.directions
+    np.testing.assert_allclose(found.coordinates(ROWS), expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(RemoteProtocolError, match="expected"):
+        form.decode(sent[: 24 if bits == 8 else 12], is_evened=True)
+    if bits == 32:
+        sent[13] = np.nan
+        with pytest.raises(RemoteProtocolError, match="not finite"):
+            form.decode(sent, is_evened=True)
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_squares_that_travel_are_nearly_what_they_were(bits: int) -> None:
+    form, squares = form_of(12, bits), 10.0 ** np.arange(-9, 3)
+    found = form.decode_squares(form.encode_squares(squares))
+    np.testing.assert_allclose(found, squares, rtol=0.008 if bits == 8 else 0)
+    for bad in (-squares, squares * np.nan):
+        with pytest.raises(RemoteProtocolError, match="below 0 or not finite"):
+            form.decode_squares(form.encode_squares(bad))
+    with pytest.raises(RemoteProtocolError, match="dtype"):
+        form.decode_squares(squares.astype(np.float32))
+
+
+@pytest.mark.parametrize("evens", [False, True])
+def test_directions_span_the_krylov_space_of_the_labels(evens: bool) -> None:
+    found = built(3, evens=evens)
+    scales = evening_scales(column_squares(ROWS)) if evens else np.ones(12)
+    found = replace(found, directions=found.directions / scales[:, None])
+    centred = (ROWS[TRAIN] - ROWS.mean(axis=0)) * scales
     first = centred.T @ np.eye(3)[LABELS[TRAIN]]
     gram = centred.T @ centred
     space = np.concatenate([first, gram @ first, gram @ gram @ first], axis=1)
@@ -162,11 +224,13 @@ def test_owners_change_nothing() -> None:
 def test_sparse_rows_give_what_dense_ones_do() -> None:
     rows = np.where(RNG.random((20, 9)) < 0.3, RNG.normal(size=(20, 9)), 0)
     mean, labels = rows.mean(axis=0), RNG.integers(0, 3, 20)
-    block = Basis(mean=mean, directions=RNG.normal(size=(9, 2)))
+    scales = RNG.random(9)
+    block = Basis(mean=mean, directions=RNG.normal(size=(9, 2)), scales=scales)
     sparse = csr_array(rows)
     for dense, other in (
         (feature_sums(rows), feature_sums(sparse)),
-        (label_products(rows, mean, labels, 3), label_products(sparse, mean, labels, 3)),
+        (column_squares(rows), column_squares(sparse)),
+        (label_products(rows, block, labels, 3), label_products(sparse, block, labels, 3)),
         (direction_sums(rows, block), direction_sums(sparse, block)),
         (block.coordinates(rows), block.coordinates(sparse)),
     ):

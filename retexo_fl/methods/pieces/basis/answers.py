@@ -23,6 +23,7 @@ from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import (
     Basis,
+    column_squares,
     direction_sums,
     feature_sums,
     joined,
@@ -62,7 +63,8 @@ class BasisClient(GraphClient):
         known: Sequence[Basis | None] = [None] * len(kinds)
         columns = 1
         if request.weights is not None:
-            known = blocks = self._decoded(request.weights, len(kinds))
+            is_evened = self.shape.evens_columns
+            known = blocks = self._decoded(request.weights, len(kinds), is_evened)
             columns = blocks[0].directions.shape[1] or self.shape.classes
             if columns > self.shape.classes:
                 raise LocalProtocolError(
@@ -75,12 +77,17 @@ class BasisClient(GraphClient):
 
         def coded(answer: BasisAnswer) -> BasisAnswer:
             form = self.crossing.basis_form
+            if squares:
+                of_features, of_squares = np.split(answer.sums, 2)
+                parts = [form.encode_sums(of_features, key), form.encode_squares(of_squares)]
+                return replace(answer, sums=joined(parts))
             sums = zip(np.split(answer.sums, len(kinds)), known, strict=True)
             return replace(
                 answer, sums=joined([form.encode_sums(of, key, block) for of, block in sums])
             )
 
-        size = self.shape.features * columns * len(kinds)
+        squares = self.shape.evens_columns and request.weights is None
+        size = self.shape.features * columns * len(kinds) * (1 + squares)
         return self._sealing.answered(request, found, request.weights, size, code=coded)
 
     def choice(self, request: ChoiceRequest) -> ChoiceAnswer:
@@ -161,9 +168,9 @@ class BasisClient(GraphClient):
             label_facts.check(facts, self.shape.classes)
         return facts
 
-    def _decoded(self, weights: np.ndarray, count: int) -> list[Basis]:
+    def _decoded(self, weights: np.ndarray, count: int, is_evened: bool = False) -> list[Basis]:
         form = self.crossing.basis_form
-        return [form.decode(part) for part in parted(weights, count)]
+        return [form.decode(part, is_evened=is_evened) for part in parted(weights, count)]
 
     # ---- sums -----------------------------------------------------------------------------------
 
@@ -203,6 +210,8 @@ class BasisClient(GraphClient):
         for kind, block in zip(kinds, known, strict=True):
             rows = self._train_rows(kind, request.ticket)
             sums.append(np.ravel(self._sums_of(rows, block, labels)))
+            if block is None and self.shape.evens_columns:
+                sums.append(column_squares(rows))
             if block is None and self._sealing.tells_squares:
                 squares += square_sums(rows, labels, self.shape.classes)
         return BasisAnswer(sums=np.concatenate(sums), examples=len(train), squares=tuple(squares))
@@ -217,7 +226,7 @@ class BasisClient(GraphClient):
             return feature_sums(rows)
         if block.directions.shape[1]:
             return direction_sums(rows, block)
-        return label_products(rows, block.mean, labels, self.shape.classes)
+        return label_products(rows, block, labels, self.shape.classes)
 
     def _choice_sums(
         self, crossed: StageInput, bases: Sequence[Basis], facts: tuple[float, ...]

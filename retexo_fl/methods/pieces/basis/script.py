@@ -88,9 +88,11 @@ def ask_for_basis(
         # No mean is asked for, nor subtracted.
         first = asking.nothing(shape.features)
     else:
-        first = yield from asking.sums(kinds, shape.features)
+        first = yield from asking.sums(kinds, shape.features, evens=shape.evens_columns)
     builders = {
-        kind: BasisBuilder(sums / (first.examples or 1), width=shape.inputs, form=form)
+        kind: BasisBuilder(
+            sums / (first.examples or 1), width=shape.inputs, form=form, squares=first.columns
+        )
         for kind, sums in first.sums.items()
     }
     examples, choice = first.examples, None
@@ -120,12 +122,20 @@ class _Found:
         examples: How many nodes.
         sums: By kind of rows, (size,) float64, added in client order.
         squares: Under masks, by kind what :func:`.square_sums` adds up.
+        columns: What :func:`.column_squares` adds up, where columns are evened.
     """
 
     clients: list[int]
     examples: int
     sums: Mapping[str, np.ndarray]
     squares: Mapping[str, tuple[float, ...]]
+    columns: np.ndarray | None = None
+
+    def parted(self) -> _Found:
+        """Return sums of features apart from those of their squares behind them."""
+        ((kind, both),) = self.sums.items()
+        sums, columns = np.split(both, 2)
+        return replace(self, sums={kind: sums}, columns=columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +168,20 @@ class _Asking:
         clients = list(self._having("train"))
         return _Found(clients=clients, examples=0, sums={"": np.zeros(size)}, squares={})
 
-    def sums(self, kinds: Sequence[str], size: int) -> Round[_Found]:
-        """Return the (size,) sums of features of some kinds of rows."""
+    def sums(self, kinds: Sequence[str], size: int, *, evens: bool) -> Round[_Found]:
+        """Return the (size,) sums of features of some kinds of rows.
+
+        Args:
+            kinds: Of rows; one where ``evens``.
+            size: F.
+            evens: Their squares are added up, too.
+        """
         request = BasisRequest(
             ticket=self.ticket, rows=" ".join(kinds), label_facts=self.label_facts
         )
-        return (yield from self._ask(request, self._having("train"), dict.fromkeys(kinds), size))
+        among, of = self._having("train"), dict.fromkeys(kinds)
+        found = yield from self._ask(request, among, of, size * (1 + evens), has_squares=evens)
+        return found.parted() if evens else found
 
     def block(
         self, number: int, builders: Mapping[str, BasisBuilder], first: _Found, classes: int
@@ -208,6 +226,8 @@ class _Asking:
         among: Iterable[int],
         blocks: Mapping[str, Basis | None],
         size: int,
+        *,
+        has_squares: bool = False,
     ) -> Round[_Found]:
         """Ask for sums of some kinds: products with a block of each, or of features alone."""
         count = len(blocks)
@@ -224,8 +244,11 @@ class _Asking:
             sums = answer.sums
             if not isinstance(self.clients, MaskedClients):
                 with named(who):
-                    parts = zip(parted(sums, count), blocks.values(), strict=True)
-                    sums = np.concatenate([self.form.decode_sums(*part) for part in parts])
+                    parts = parted(sums, count + has_squares)
+                    of = zip(parts, blocks.values(), strict=not has_squares)
+                    found = [self.form.decode_sums(*part) for part in of]
+                    found += map(self.form.decode_squares, parts[count:])
+                    sums = np.concatenate(found)
             check_array(who, sums, count * size)
             examples += answer.examples
             total += sums
