@@ -236,7 +236,8 @@ def test_sparse_rows_give_what_dense_ones_do() -> None:
     ):
         assert isinstance(other, np.ndarray)
         np.testing.assert_allclose(other, dense, atol=1e-12)
-    expected = (rows - mean).T @ ((rows - mean) @ block.directions)
+    centred = (rows - mean) * scales
+    expected = centred.T @ (centred @ block.directions)
     np.testing.assert_allclose(direction_sums(rows, block), expected, atol=1e-12)
 
 
