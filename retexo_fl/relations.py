@@ -142,6 +142,11 @@ class Relations:
         sources = {channel.source for kind in start for channel in self.into(kind)}
         return tuple(sorted(sources.difference(start)))
 
+    def far_from(self, start: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the types that are read within two hops of some, and not within one, ascending."""
+        near = {*start, *self.read_by(start)}
+        return tuple(sorted(set(self.within(start, 2)).difference(near)))
+
     def within(self, start: tuple[int, ...], hops: int) -> tuple[int, ...]:
         """Return the types that are read within so many hops of some, those first.
 

@@ -61,7 +61,7 @@ class JobGate:
         self._clients = clients
         self._dtype = config.dtype
         self._stages = stages
-        # After all others, too, before which columns of the edges cross, or sums for a basis.
+        # After all others, too, before which columns of the edges cross, or sums of far types.
         every = (*range(self._stages), *shape.later_stages)
         self._widths = {stage: shape.exchange_width(stage) for stage in every}
         # What layer 0 reads is made by nothing that is trained, unless by a basis.

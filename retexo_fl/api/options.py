@@ -154,9 +154,9 @@ class Options(TypedDict, total=False):
     """Rounds of the last layer (end to end: of all) without early stopping; 0: as rounds."""
     basis: Literal["none", "supervised"] | None
     """Project features onto directions that train labels select."""
-    basis_rows: Literal["own", "sums", "choose"] | None
-    """Rows for the basis: own, the first layer's sums (features cross once), or the better on
-    validation nodes.
+    basis_rows: Literal["own", "sums", "choose", "far"] | None
+    """Rows for the basis: own, the first layer's sums (features cross once), the better on
+    validation nodes, or with types sums over two edges, too (far).
     """
     basis_blocks: int | None
     """Blocks of the basis, each with one coordinate per class; 1 only with solver ridge."""
@@ -462,7 +462,11 @@ class SweepOptions(TypedDict, total=False):
     rounds: int | Sequence[int] | None
     last_rounds: int | Sequence[int] | None
     basis: Literal["none", "supervised"] | Sequence[Literal["none", "supervised"]] | None
-    basis_rows: Literal["own", "sums", "choose"] | Sequence[Literal["own", "sums", "choose"]] | None
+    basis_rows: (
+        Literal["own", "sums", "choose", "far"]
+        | Sequence[Literal["own", "sums", "choose", "far"]]
+        | None
+    )
     basis_blocks: int | Sequence[int] | None
     basis_bits: Literal[32, 8, 4] | Sequence[Literal[32, 8, 4]] | None
     patience: int | Sequence[int] | None

@@ -179,7 +179,7 @@ def stage_payloads(
             pair: bit_bytes(vectors, width, row_bytes=row_bytes, frame_bytes=limit)
             for pair, vectors in counts.items()
         }
-    if shape.has_far_sums and stage == shape.far_stage:
+    if shape.far_types and stage == shape.far_stage:
         # They are sparse; how much so, only who has them knows.
         return {pair: as_they_are(vectors) for pair, vectors in counts.items()}
     if stage or shape.coordinates_cross:

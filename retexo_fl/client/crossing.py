@@ -224,10 +224,10 @@ class Crossing:
         return () if found is None else tuple(json.loads(found))
 
     def _is_of_far(self, stage: int) -> bool:
-        return self._shape.has_far_sums and stage == self._shape.far_stage
+        return bool(self._shape.far_types) and stage == self._shape.far_stage
 
     def _publish_far(self, ticket: Ticket) -> PublishAnswer:
-        """Send the sums of neighbours that a basis is of, too."""
+        """Send the sums of far types that a basis is of, too."""
         self._check_digest(ticket, self.first_digest())
         rows = self._store.rows(ticket.stage, ticket.weights_digest)
         if rows is None:
@@ -623,8 +623,7 @@ class Crossing:
         if stage:
             return with_layer_outputs(self._shape, stage, weights, crossed)
         basis = self._plain_basis.decode(weights)
-        hops = 1 + self._shape.has_far_sums
-        return with_coordinates(basis, crossed, self._shape.relations, hops=hops)
+        return with_coordinates(basis, crossed, self._shape.relations, self._shape.far_types)
 
     def needs_weights(self, stage: int) -> bool:
         """Return whether a stage's input is made of what crossed by weights, or a basis."""

@@ -53,8 +53,8 @@ from retexo_fl.layers.base import Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
 from retexo_fl.layers.relational import (
     far_sums_of_labelled,
+    sums_of_far,
     sums_of_labelled,
-    sums_of_read,
     times_added,
 )
 from retexo_fl.relations import Relations
@@ -167,7 +167,10 @@ def with_layer_outputs(
 
 
 def with_coordinates(
-    basis: Basis, inputs: StageInput, relations: Relations | None = None, *, hops: int = 1
+    basis: Basis,
+    inputs: StageInput,
+    relations: Relations | None = None,
+    far: tuple[int, ...] = (),
 ) -> StageInput:
     """Map features to the coordinates of a basis of sums; the mean is subtracted after them.
 
@@ -178,10 +181,10 @@ def with_coordinates(
         basis: The basis.
         inputs: Their features.
         relations: Of a typed graph.
-        hops: From how far, 1 or 2, what such a basis is of was added.
+        far: Types of which such a basis is two edges away, too.
     """
     if relations is not None:
-        centres = _type_centres(basis, relations, hops)
+        centres = _type_centres(basis, relations, far)
         return replace(
             inputs,
             own=_of_types(_mapped(inputs.own, basis), centres, inputs.own_kinds),
@@ -195,14 +198,14 @@ def with_coordinates(
     )
 
 
-def _type_centres(basis: Basis, relations: Relations, hops: int) -> np.ndarray:
+def _type_centres(basis: Basis, relations: Relations, far: tuple[int, ...]) -> np.ndarray:
     """Return (T, d): of each type its part of the mean, by how often its rows are added.
 
     That is in the mean over types with labels: how many nodes each has, nobody need know for it.
     """
     labelled = len(relations.with_labels)
     found = np.zeros((len(relations.types), basis.directions.shape[1]))
-    for kind, times in enumerate(times_added(relations, hops)):
+    for kind, times in enumerate(times_added(relations, far)):
         some = relations.columns(kind)
         found[kind] = basis.mean[some] @ basis.directions[some] * labelled / max(times, 1)
     return found
@@ -225,13 +228,13 @@ def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
 
 
 def far_sums(shape: ModelShape, inputs: StageInput) -> Features:
-    """Return the (N, F) sums that cross for a basis."""
+    """Return the (N, F) sums of far types that cross for a basis."""
     assert shape.relations is not None
-    return rows_of(sums_of_read(inputs, shape.relations))
+    return rows_of(sums_of_far(inputs, shape.relations, shape.far_types))
 
 
 def with_far_sums(shape: ModelShape, rows: Features, crossed: StageInput) -> Features:
-    """Add to (N, F) :func:`summed_rows` the sums that crossed."""
+    """Add to (N, F) :func:`summed_rows` what crossed of far types."""
     assert shape.relations is not None
     beyond = csr_array(rows_of(far_sums_of_labelled(crossed, shape.relations)))
     return csr_array(csr_array(rows) + beyond)

@@ -86,6 +86,8 @@ _FEW_END_TO_END: Final[Mapping[str, Scalar]] = MappingProxyType(
 _WHOLE_ROWS: Final[Mapping[str, Scalar]] = MappingProxyType(
     {"basis": "none", "optimizer": "adam", "dropout": 0.3, "rounds": 100, "patience": 20}
 )
+#: Of types, rows of few train nodes have few of the features; those two edges away more.
+_FAR: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "far"})
 #: Where they are not the whole space, validation nodes are asked, too.
 _CHOOSE: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "choose"})
 
@@ -322,7 +324,7 @@ def with_settled(before: Mapping[str, Scalar], settled: Mapping[str, Scalar]) ->
 
 
 def fitted_values(
-    name: str, facts: GraphFacts, *, takes_sums: bool, is_linear: bool
+    name: str, facts: GraphFacts, *, takes_sums: bool, is_linear: bool, is_typed: bool = False
 ) -> Mapping[str, Scalar]:
     """Return the keys of a profile of :data:`FITTED` that differ on a graph from its others.
 
@@ -333,6 +335,7 @@ def fitted_values(
         facts: Of the graph.
         takes_sums: The model's first layer makes sums that a basis can be of.
         is_linear: It is linear in them: few coordinates were too few for the MLP of ``gin``.
+        is_typed: It reads types of nodes.
     """
     assert name in FITTED
     few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
@@ -340,6 +343,8 @@ def fitted_values(
     if name == END_TO_END:
         is_dense = facts.entries_per_row >= _DENSE * facts.features
         return _FEW_END_TO_END if is_few and not is_dense else {}
+    if is_typed and facts.train_nodes < _NODES_PER_FEATURE * facts.features:
+        return _FAR
     coordinates = int(PROFILES[name]["basis-blocks"]) * facts.classes
     sums = _CHOOSE if coordinates < facts.features else _SUMS
     if takes_sums and facts.degree >= _HIGH_DEGREE:

@@ -316,9 +316,9 @@ class RunConfig:
     )
     basis_rows: str = one_of(
         "own",
-        "Rows for the basis: own, the first layer's sums (features cross once), or the better "
-        "on validation nodes.",
-        *("own", "sums", "choose"),
+        "Rows for the basis: own, the first layer's sums (features cross once), the better on "
+        "validation nodes, or with types sums over two edges, too (far).",
+        *("own", "sums", "choose", "far"),
         lean=ANY,
     )
     basis_blocks: int = whole(

@@ -80,7 +80,7 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer], vectors: Sequenc
         else level_bytes(every, shape.exchange_width(stage), bits)
         for stage in shape.column_stages
     )
-    if shape.has_far_sums:
+    if shape.far_types:
         columns += vectors[-1] * shape.features * item
     asked = training_messages(config, shape, counts, forecast=LAZY)
     return sum(exchanged) + columns + sum(one.payload_bytes for one in asked)

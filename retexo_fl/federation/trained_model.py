@@ -80,6 +80,7 @@ class TrainedModel:
             "features_before_basis",
             "basis_of_sums",
             "chooses_basis",
+            "reads_all_far",
             "sends_layer_inputs",
             "tells_classes",
             "passes_sums",

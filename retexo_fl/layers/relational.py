@@ -611,19 +611,26 @@ def sums_of_labelled(inputs: StageInput, relations: Relations) -> Rows:
     return aggregate(csr_array(total + own), inputs)
 
 
-def sums_of_read(inputs: StageInput, relations: Relations) -> Rows:
-    """Return the (N, F) means of rows whose types go to nodes with labels, added; else zero."""
+def sums_of_far(inputs: StageInput, relations: Relations, far: tuple[int, ...]) -> Rows:
+    """Return, of types whose rows go to nodes with labels, the (N, F) means of far types, added.
+
+    Args:
+        inputs: Features.
+        relations: Of the graph.
+        far: What nodes with labels read two edges away of; zero of other types.
+    """
     nodes = inputs.num_nodes
     total = csr_array((nodes, nodes + len(inputs.slot_hashes)))
     read = {one.source for kind in relations.with_labels for one in relations.into(kind)}
     for kind in sorted(read):
         for channel in relations.into(kind):
-            total = total + _means(inputs, channel.column)
+            if channel.source in far:
+                total = total + _means(inputs, channel.column)
     return aggregate(csr_array(total), inputs)
 
 
 def far_sums_of_labelled(sums: StageInput, relations: Relations) -> Rows:
-    """Return the (N, F) means of what :func:`sums_of_read` made over labelled nodes' neighbours."""
+    """Return the (N, F) means of what :func:`sums_of_far` made over labelled nodes' neighbours."""
     nodes = sums.num_nodes
     total = csr_array((nodes, nodes + len(sums.slot_hashes)))
     for kind in relations.with_labels:
@@ -632,15 +639,15 @@ def far_sums_of_labelled(sums: StageInput, relations: Relations) -> Rows:
     return aggregate(csr_array(total), sums)
 
 
-def times_added(relations: Relations, hops: int) -> np.ndarray:
-    """Return by type, (T,), how often its rows are in all sums of a node within 1 or 2 hops."""
+def times_added(relations: Relations, far: tuple[int, ...]) -> np.ndarray:
+    """Return by type, (T,), how often its rows are in all the sums of a node with labels."""
     found = np.zeros(len(relations.types), np.int64)
     for kind in relations.with_labels:
         found[kind] += 1
         for channel in relations.into(kind):
             found[channel.source] += 1
-            for beyond in relations.into(channel.source) if hops > 1 else ():
-                found[beyond.source] += 1
+            for beyond in relations.into(channel.source):
+                found[beyond.source] += beyond.source in far
     return found
 
 

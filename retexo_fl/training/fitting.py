@@ -84,6 +84,7 @@ def _fitted(config: RunConfig, fitting: Fitting, facts: GraphFacts) -> dict[str,
         facts,
         takes_sums=takes_sums,
         is_linear=takes_sums and layer.start_as is not GraphLayer.start_as,
+        is_typed=layer.directions == "typed",
     )
     if config.second_rows != "full":
         # What crosses first would follow from links inside a part.

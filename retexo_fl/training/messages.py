@@ -243,7 +243,7 @@ class _Messages:
         first = self._sums(classes, down=self._basis_record(0, kinds), kinds=kinds)
         # Under noise there is no mean.
         opening, *rest = [first] if shape.clips_products else [mean, first]
-        if shape.has_far_sums:
+        if shape.far_types:
             yield from self._exchange(0, Record())
             opening = replace(opening, stage=shape.far_stage)
         yield from self._after_exchange(Record(), opening) if shape.basis_of_sums else [opening]

@@ -176,6 +176,11 @@ def check_second_rows(
 def check_basis_rows(config: RunConfig) -> None:
     """Refuse a basis of sums that the first layer does not make."""
     layer = layer_class(config.model)
+    if config.basis_rows == "far" and layer.directions != "typed":
+        raise ConfigurationError(
+            f"basis-rows: far does not go with model {config.model}, which reads no types; "
+            "expected own, sums or choose, or a model as rel-sage"
+        )
     if config.basis_rows != "own" and layer.directions != "typed" and layer.fixed_width(1) is None:
         raise ConfigurationError(
             f"basis-rows: {config.basis_rows} does not go with model {config.model}, whose first "

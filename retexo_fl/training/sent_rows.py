@@ -24,7 +24,7 @@ def plans_by_stage(
         part: A client's.
         plan: Its plan of all that has an edge to a peer.
     """
-    stages = (*range(shape.layers), *([shape.far_stage] if shape.has_far_sums else ()))
+    stages = (*range(shape.layers), *([shape.far_stage] if shape.far_types else ()))
     read = ((stage, shape.read_into(stage)) for stage in stages)
     return {stage: plan.into(part, kinds) for stage, kinds in read if kinds is not None}
 

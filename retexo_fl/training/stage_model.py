@@ -76,6 +76,7 @@ class ModelShape:
         basis_of_sums: The basis is of what the first layer sums, so that features cross.
         chooses_basis: It is of that, or of each node's own rows though features cross, as
             validation nodes decide while it is made.
+        reads_all_far: It is of sums over two edges, too, of a graph with types.
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         crosses_once: Rows cross before the first stage alone, as they are: of what they become a
@@ -118,6 +119,7 @@ class ModelShape:
     features_before_basis: int = 0
     basis_of_sums: bool = False
     chooses_basis: bool = False
+    reads_all_far: bool = False
     sends_layer_inputs: bool = False
     crosses_once: bool = False
     tells_classes: bool = False
@@ -196,6 +198,7 @@ class ModelShape:
             basis_of_sums=before > 0 and (config.basis_rows != "own" or relations is not None),
             # Where it is the whole space, both span the same.
             chooses_basis=(inputs < before and config.basis_rows == "choose" and relations is None),
+            reads_all_far=before > 0 and config.basis_rows == "far",
             # A sum that a peer would send is of rows behind a layer, not before it.
             sends_layer_inputs=(
                 config.row_bits < 32
@@ -257,7 +260,7 @@ class ModelShape:
 
         Not where sums have noise: their squares would take some of it.
         """
-        return self.relations is not None and self.has_basis and not self.clips_products
+        return self.relations is not None and self.basis_of_sums and not self.clips_products
 
     @property
     def coordinates_cross(self) -> bool:
@@ -328,22 +331,27 @@ class ModelShape:
         return range(self.trained_stages + 1, self.trained_stages + max(self.column_steps, 1))
 
     @property
-    def has_far_sums(self) -> bool:
-        """Whether a basis of sums is also of the sums of neighbours, as the next layer reads rows.
+    def far_types(self) -> tuple[int, ...]:
+        """Types of whose rows a basis of sums is two edges away, too, as the next layer reads them.
 
-        They cross before :attr:`far_stage`.
+        These sums cross before :attr:`far_stage`: of all types, or of those alone that labelled
+        nodes do not read one edge away.
         """
-        return self.relations is not None and self.basis_of_sums and self.layers > 1
+        if self.relations is None or not self.basis_of_sums or self.layers < 2:
+            return ()
+        if self.reads_all_far:
+            return tuple(range(len(self.relations.types)))
+        return self.relations.far_from(self.relations.with_labels)
 
     @property
     def far_stage(self) -> int:
-        """The stage after all others, before which sums cross (:attr:`has_far_sums`)."""
+        """The stage after all others, before which sums of :attr:`far_types` cross."""
         return self.trained_stages + max(self.column_steps, 1)
 
     @property
     def later_stages(self) -> tuple[int, ...]:
         """Stages after all others before which anything crosses."""
-        return (*self.column_stages, *([self.far_stage] if self.has_far_sums else []))
+        return (*self.column_stages, *([self.far_stage] if self.far_types else []))
 
     @property
     def made_degrees(self) -> int:
@@ -389,7 +397,7 @@ class ModelShape:
         """Return the width of the vectors exchanged before a stage."""
         if stage in self.column_stages:
             return self.classes if self.sums_labels else self.made_columns
-        if self.has_far_sums and stage == self.far_stage:
+        if self.far_types and stage == self.far_stage:
             return self.features
         if stage and self.class_bits:
             return self.class_bits

@@ -34,6 +34,7 @@ PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "w
         {**LEAN, **KEYS, "basis_rows": "sums", "basis_blocks": 2},
         {**LEAN, **KEYS, "basis_blocks": 2, **PLAIN, "dtype": "float64"},
         {**LEAN, **KEYS, **BANK},
+        {**LEAN, **KEYS, **BANK, "basis_rows": "far"},
         {**KEYS, **BANK, "unlabelled_types": "refined", "layers": 3},
         {
             **LEAN,
@@ -63,6 +64,7 @@ def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]
         del asked["publish"]
         # But where types are taught: what layer 0 reads crosses after its rows, and before rounds.
         asked["publish"] = 2 * ("dataset" in keys) + ("chain" in keys.get("dataset", ""))
+        asked["publish"] += "far" in keys.values()
     assert planned["messages"] == asked.total()
 
 

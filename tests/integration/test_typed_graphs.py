@@ -16,6 +16,7 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import PartitionError
+from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import open_partition, write_partition
 from retexo_fl.graph.parts.partition import check_partition
 from retexo_fl.methods.forecasts import FORECASTS
@@ -57,6 +58,8 @@ FAR: dict[str, Any] = {
     **{"dataset": "tests.support.typed_graphs:chain", "split": "random:0.5/0.2/0.3"},
     **{"basis": "supervised", "basis_blocks": 3, **TAUGHT},
 }
+#: Of all types' sums over two edges, the coordinates of which are widest.
+ALL_FAR: dict[str, Any] = {"basis": "supervised", "basis_blocks": 2, "basis_rows": "far", **TAUGHT}
 #: Solved for from sums of rows that are as wide as those of the widest type.
 RIDGE: dict[str, Any] = {"solver": "ridge"}
 SUPERVISED: dict[str, Any] = {"basis": "supervised", "basis_blocks": 2, "basis_rows": "sums"}
@@ -96,6 +99,8 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
         TAUGHT
         | {"basis": "supervised", "basis_blocks": 2, "warm_start": True, "candidates": "auto"},
         FAR,
+        ALL_FAR,
+        ALL_FAR | {"edges_are": "directed", "layers": 3, "model": "rel-gcn"},
         RIDGE,
         RIDGE | {"layers": 3, "model": "rel-gcn"},
         RIDGE | SUPERVISED | {"edges_are": "directed"},
@@ -128,6 +133,9 @@ LEAN: dict[str, Any] = {**profile_keys("lean", "rounds"), "model": "rel-sage"}
         *((3, TAUGHT | {"layers": layers}) for layers in (2, 3)),
         (3, TAUGHT | {"algorithm": "standard"}),
         (3, FAR),
+        (3, ALL_FAR),
+        (7, LEAN | {"basis_rows": "far"}),
+        (4, LEAN | {"basis_rows": "far", "secure_aggregation": "masked"}),
         # Clients and layers are factors of their own.
         *((clients, LEAN | {"layers": layers}) for clients, layers in ((2, 3), (3, 2), (7, 3))),
         *((3, RIDGE | SUPERVISED | {"layers": layers}) for layers in (2, 3)),
@@ -170,6 +178,59 @@ def test_bytes_are_those_of_the_closed_form(
         assert payload == facts["first_exchange"][config.codec]
 
 
+@pytest.mark.parametrize("rows", ["sums", "far"])
+def test_directions_are_those_of_evened_sums(tmp_path: Path, rows: str) -> None:
+    """The Krylov space of dense rows: own ones, and means over every way along edges, added."""
+    rng = np.random.default_rng(3)
+    people, items = 40, 12
+    likes = np.stack([rng.integers(0, people, 70), rng.integers(0, items, 70)])
+    knows = np.stack([rng.integers(0, people, 60), rng.integers(0, people, 60)])
+    knows = knows[:, knows[0] < knows[1]]
+    likes, knows = (np.unique(pairs, axis=1) for pairs in (likes, knows))
+    x, made = rng.normal(size=(people, 5)), rng.normal(size=(items, 4)) * 9.0
+    x, made = x.astype(np.float32), made.astype(np.float32)
+    labels, trains = rng.integers(0, 2, people), np.arange(people) < 16
+    masks = {"train_mask": trains, "val_mask": ~trains, "test_mask": np.zeros(people, bool)}
+    masks["val_mask"][-5:], masks["test_mask"][-5:] = False, True
+    graph = {
+        "nodes": {"person": {"x": x, "y": labels, **masks}, "item": {"x": made}},
+        "edges": {("person", "likes", "item"): likes, ("person", "knows", "person"): knows},
+    }
+    out = tmp_path / "run"
+    keys: dict[str, Any] = {"model": "rel-sage", "clients": 3, "rounds": 1, "hidden": 4}
+    keys |= {
+        "basis": "supervised",
+        "basis_blocks": 2,
+        "basis_rows": rows,
+        "basis_bits": 32,
+        "dtype": "float64",
+    }
+    retexo_fl.run(graph=graph, out=out, quiet=True, **keys)
+    features = np.zeros((people + items, 9))
+    features[:people, :5], features[people:, 5:] = x, made
+    along = np.zeros((people + items, people + items))
+    for source, target in ((likes[0], likes[1] + people), knows):
+        ways = np.zeros((2, *along.shape))
+        ways[0, source, target] = ways[1, target, source] = 1.0
+        # Of people with each other an edge has no direction.
+        for way in ways if target is not knows[1] else [ways.sum(axis=0)]:
+            along += way / np.maximum(way.sum(axis=1, keepdims=True), 1.0)
+    sums = features + along @ features
+    if rows == "far":
+        sums += along @ (along @ features)
+    of_train = sums[:people][trains]
+    scales = np.square(of_train).sum(axis=0) ** -0.125
+    centred = (of_train - of_train.mean(axis=0)) * scales
+    first = centred.T @ np.eye(2)[labels[trains]]
+    space = scales[:, None] * np.hstack([first, centred.T @ (centred @ first)])
+    basis = read_trained_model(out).basis
+    assert basis is not None
+    np.testing.assert_allclose(basis[:9], of_train.mean(axis=0), rtol=1e-6)
+    directions = basis[9:].reshape(9, 4)
+    outside = space - directions @ np.linalg.lstsq(directions, space, rcond=None)[0]
+    assert np.abs(outside).max() < 1e-6 * np.abs(space).max()
+
+
 @pytest.mark.parametrize("profile", ["lean", "retexo"])
 def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: str) -> None:
     keys: dict[str, Any] = {"model": "rel-sage", "split": BANK["split"], "clients": 3, "rounds": 2}
@@ -198,6 +259,7 @@ def test_rows_that_no_layer_reads_stay_where_they_are(tmp_path: Path, profile: s
         {"model": "rel-gat"},
         TAUGHT | {"basis": "supervised", "basis_blocks": 2, "candidates": "auto"},
         FAR,
+        ALL_FAR,
     ],
     ids=str,
 )
@@ -220,7 +282,7 @@ def test_masks_and_an_interruption_change_no_model(tmp_path: Path, keys: dict[st
     ("partitioner", "ways"),
     [
         # Some have nothing to send to a peer, or nobody of theirs reads it.
-        ("attribute:type", [{}, LEAN | {"rounds": 2}]),
+        ("attribute:type", [{}, LEAN | {"rounds": 2}, LEAN | {"rounds": 1, "basis_rows": "far"}]),
         ("random", [{"algorithm": "standard"}, {"algorithm": "bns", "boundary_rate": 0.5}]),
     ],
 )

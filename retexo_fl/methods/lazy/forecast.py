@@ -43,12 +43,12 @@ class LazyForecast(Forecast):
         of products once. A stage that is trained as something else, too, has as many rounds again
         at most. So have the last two layers together, whose weights are then tested. What a floor
         of the model takes comes after the last stage. Where nodes have no
-        features, columns of the edges come first. Sums of neighbours cross for a basis of types.
+        features, columns of the edges come first. Sums of far types cross for a basis.
         """
         basis_up, basis_down, basis = basis_values(shape)
         comparison_up, comparison_down = comparison_values(shape)
         columns_up, columns_down, columns = column_values(shape)
-        far = size.vectors_before(shape.far_stage) * shape.features if shape.has_far_sums else 0
+        far = size.vectors_before(shape.far_stage) * shape.features if shape.far_types else 0
         parameters = self.parameters(shape)
         item = item_bytes(shape)
         crossing = sum(
@@ -105,7 +105,7 @@ class LazyForecast(Forecast):
 
     def first_reach(self, shape: ModelShape) -> int:
         """See :class:`.Forecast`: rows of its own stage alone, but where types are taught."""
-        return int(bool(shape.has_far_sums or (shape.taught and not shape.has_basis)))
+        return int(bool(shape.far_types or (shape.taught and not shape.has_basis)))
 
     def is_comparable(self, shape: ModelShape) -> bool:
         """See :class:`.Forecast`: standard training reads features, and trains every layer."""

@@ -85,6 +85,15 @@ def test_a_model_without_sums_gets_no_basis_of_them() -> None:
     }
 
 
+def test_rows_two_edges_away_are_for_few_train_nodes_of_types() -> None:
+    def fitted(nodes: int) -> object:
+        facts = replace(USUAL, train_nodes=nodes)
+        return fitted_values("lean", facts, takes_sums=False, is_linear=False, is_typed=True)
+
+    assert fitted(249) == {"basis-rows": "far"}
+    assert fitted(250) == {}
+
+
 def test_few_coordinates_are_for_layers_that_are_linear_in_their_sums() -> None:
     few = replace(USUAL, train_nodes=9)
     assert fitted_values("lean", few, takes_sums=True, is_linear=True) == FEW

@@ -182,7 +182,7 @@ class BasisClient(GraphClient):
             else:
                 crossed = self.crossing.crossed(0, ticket.weights_digest)
                 rows = summed_rows(self.shape, crossed.into(self.part.nodes.train))
-                if self.shape.has_far_sums:
+                if self.shape.far_types:
                     far = self.crossing.crossed(self.shape.far_stage, ticket.weights_digest)
                     rows = with_far_sums(self.shape, rows, far)
             self._of_train[kind] = rows[self.part.nodes.train]

@@ -39,7 +39,7 @@ def find_basis(training: Training) -> None:
     if shape.basis_of_sums:
         # Of what the first layer adds up: features cross first.
         after = 0
-        if shape.has_far_sums:
+        if shape.far_types:
             after = shape.far_stage
             training.joined.exchanges.run_first(0, after)
         _, (basis, choice) = joined.exchanges.run_with(after, joined.rounds.wrapped(asking))
