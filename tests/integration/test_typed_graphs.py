@@ -209,12 +209,12 @@ def test_directions_are_those_of_evened_sums(tmp_path: Path, rows: str) -> None:
     features = np.zeros((people + items, 9))
     features[:people, :5], features[people:, 5:] = x, made
     along = np.zeros((people + items, people + items))
-    for source, target in ((likes[0], likes[1] + people), knows):
-        ways = np.zeros((2, *along.shape))
-        ways[0, source, target] = ways[1, target, source] = 1.0
-        # Of people with each other an edge has no direction.
-        for way in ways if target is not knows[1] else [ways.sum(axis=0)]:
-            along += way / np.maximum(way.sum(axis=1, keepdims=True), 1.0)
+    # Of people with each other an edge has no direction.
+    both = np.hstack([knows, knows[::-1]])
+    for source, target in ((likes[0], likes[1] + people), (likes[1] + people, likes[0]), both):
+        way = np.zeros_like(along)
+        way[source, target] = 1.0
+        along += way / np.maximum(way.sum(axis=1, keepdims=True), 1.0)
     sums = features + along @ features
     if rows == "far":
         sums += along @ (along @ features)

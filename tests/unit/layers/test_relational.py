@@ -22,6 +22,7 @@ from retexo_fl.layers.relational import (
     RelSageLayer,
     kinds_of,
     sums_of_labelled,
+    times_added,
 )
 from retexo_fl.relations import Relations, TypedStage
 from retexo_fl.training.basis import Basis
@@ -686,3 +687,18 @@ def test_a_basis_of_two_types_is_of_the_rows_of_both(
         moved = rows[kinds == place][:, some] - mean[some] / times
         expected = moved @ directions[some]
         np.testing.assert_allclose(found.own.numpy()[kinds == place], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("far", [(), (2,), (0, 1, 2)])
+def test_rows_are_added_as_often_as_there_are_ways_along_edges(
+    part: GraphPartition, far: tuple[int, ...]
+) -> None:
+    relations = part.relations
+    assert relations is not None
+    ways = np.zeros((len(relations.types),) * 2, np.int64)
+    for channel in relations.channels:
+        ways[channel.target, channel.source] += 1
+    labelled = np.isin(np.arange(len(ways)), relations.with_labels)
+    is_far = np.isin(np.arange(len(ways)), far)
+    expected = labelled + labelled @ ways + (labelled @ ways @ ways) * is_far
+    assert times_added(relations, far).tolist() == expected.tolist()
