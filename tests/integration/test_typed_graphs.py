@@ -198,13 +198,8 @@ def test_directions_are_those_of_evened_sums(tmp_path: Path, rows: str) -> None:
     }
     out = tmp_path / "run"
     keys: dict[str, Any] = {"model": "rel-sage", "clients": 3, "rounds": 1, "hidden": 4}
-    keys |= {
-        "basis": "supervised",
-        "basis_blocks": 2,
-        "basis_rows": rows,
-        "basis_bits": 32,
-        "dtype": "float64",
-    }
+    keys |= {"basis": "supervised", "basis_blocks": 2, "basis_rows": rows}
+    keys |= {"basis_bits": 32, "row_bits": 32, "dtype": "float64"}
     retexo_fl.run(graph=graph, out=out, quiet=True, **keys)
     features = np.zeros((people + items, 9))
     features[:people, :5], features[people:, 5:] = x, made
