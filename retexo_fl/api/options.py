@@ -156,7 +156,7 @@ class Options(TypedDict, total=False):
     """Project features onto directions that train labels select."""
     basis_rows: Literal["own", "sums", "choose", "far"] | None
     """Rows for the basis: own, the first layer's sums (features cross once), the better on
-    validation nodes, or with types sums over two edges, too (far).
+    validation nodes, or with types sums over two edges, too, of evened columns (far).
     """
     basis_blocks: int | None
     """Blocks of the basis, each with one coordinate per class; 1 only with solver ridge."""

@@ -317,7 +317,7 @@ class RunConfig:
     basis_rows: str = one_of(
         "own",
         "Rows for the basis: own, the first layer's sums (features cross once), the better on "
-        "validation nodes, or with types sums over two edges, too (far).",
+        "validation nodes, or with types sums over two edges, too, of evened columns (far).",
         *("own", "sums", "choose", "far"),
         lean=ANY,
     )

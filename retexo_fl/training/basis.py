@@ -11,13 +11,13 @@ client adds up its own nodes' part of each product; the server adds the clients'
 orthonormal and sends it back. What a node is then known by is ``(x - m) V s`` with one scale s,
 which gives coordinates a mean square near 1.
 
-Of a graph with types columns are evened: Z is (x - m) D, where the scale of a column follows from
-its mean square q over train nodes::
+Where types of nodes have few train nodes (``basis-rows = far``), columns are evened: Z is
+(x - m) D, where the scale of a column follows from its mean square q over train nodes::
 
     D = diag(q)**-1/8, and coordinates (x - m) D V s
 
-Otherwise the directions of few train nodes are mostly those of large columns, and a word of many
-texts tells classes apart least (docs/measured/data.md).
+Otherwise their directions are mostly those of large columns, and a word of many texts tells classes
+apart least (docs/measured/data.md).
 
 Source: Wold, Ruhe, Wold and Dunn, SIAM J. Sci. Stat. Comput. 5 (1984), in block form; Golub and Van
 Loan, Matrix Computations, section 10.3.6.

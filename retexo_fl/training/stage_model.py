@@ -76,7 +76,7 @@ class ModelShape:
         basis_of_sums: The basis is of what the first layer sums, so that features cross.
         chooses_basis: It is of that, or of each node's own rows though features cross, as
             validation nodes decide while it is made.
-        reads_all_far: It is of sums over two edges, too, of a graph with types.
+        reads_all_far: It is of sums over two edges, too, of a graph with types, with evened columns.
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         crosses_once: Rows cross before the first stage alone, as they are: of what they become a
@@ -256,11 +256,11 @@ class ModelShape:
 
     @property
     def evens_columns(self) -> bool:
-        """Whether the columns of what a basis is of are evened (:mod:`.basis`): those of types.
+        """Whether the columns of what a basis is of are evened (:mod:`.basis`).
 
         Not where sums have noise: their squares would take some of it.
         """
-        return self.relations is not None and self.basis_of_sums and not self.clips_products
+        return self.reads_all_far and not self.clips_products
 
     @property
     def coordinates_cross(self) -> bool:
