@@ -76,7 +76,7 @@ class ModelShape:
         basis_of_sums: The basis is of what the first layer sums, so that features cross.
         chooses_basis: It is of that, or of each node's own rows though features cross, as
             validation nodes decide while it is made.
-        reads_all_far: It is of sums over two edges, too, of a graph with types, with evened columns.
+        reads_all_far: It is of sums over two edges, too, with evened columns, in a graph of types.
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         crosses_once: Rows cross before the first stage alone, as they are: of what they become a
