@@ -155,8 +155,8 @@ class Options(TypedDict, total=False):
     basis: Literal["none", "supervised"] | None
     """Project features onto directions that train labels select."""
     basis_rows: Literal["own", "sums", "choose", "far"] | None
-    """Rows for the basis: own, the first layer's sums (features cross once), the better on
-    validation nodes, or with types sums over two edges, too, of evened columns (far).
+    """Rows for the basis: own, the first layer's sums (features cross), the better on
+    validation nodes, or far sums (types).
     """
     basis_blocks: int | None
     """Blocks of the basis, each with one coordinate per class; 1 only with solver ridge."""

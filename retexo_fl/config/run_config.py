@@ -316,8 +316,8 @@ class RunConfig:
     )
     basis_rows: str = one_of(
         "own",
-        "Rows for the basis: own, the first layer's sums (features cross once), the better on "
-        "validation nodes, or with types sums over two edges, too, of evened columns (far).",
+        "Rows for the basis: own, the first layer's sums (features cross), the better on "
+        "validation nodes, or far sums (types).",
         *("own", "sums", "choose", "far"),
         lean=ANY,
     )
