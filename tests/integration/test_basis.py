@@ -81,6 +81,16 @@ def test_layers_without_fixed_sums_have_no_basis_of_them(tmp_path: Path, model: 
         assert not (tmp_path / "run" / "result.json").exists()
 
 
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
+def test_rows_two_edges_away_are_of_types(tmp_path: Path, model: str) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=f"basis-rows: far does not go with model {model}, which reads no types; expected own",
+    ):
+        train(tmp_path / "run", model=model, basis="supervised", basis_rows="far")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("rows", ["own", "sums"])
 @pytest.mark.parametrize("event", [2, 4, 9])
 @pytest.mark.each_choice
