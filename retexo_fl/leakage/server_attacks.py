@@ -78,6 +78,8 @@ def play_on_server(
         found.append(_rows_from_update(shape, watch, reads, parts))
     elif first:
         skipped.append(f"rows from updates: {shape.model} is no matrix product of fixed rows")
+    if shape.refines:
+        skipped.append("updates of two layers together: those of each layer alone are played")
     stages = [
         stage
         for stage, rounds in sorted(watch.rounds.items())

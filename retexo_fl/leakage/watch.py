@@ -32,7 +32,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.masks import ClientMasks
-from retexo_fl.client.stage_rows import summed_rows
+from retexo_fl.client.stage_rows import summed_rows, with_far_sums
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.features import Features
 from retexo_fl.layers.base import StageInput
@@ -201,6 +201,9 @@ class Watch:
             return None
         weights = None
         if isinstance(request, TrainRequest):
+            if request.ticket.stage == client.shape.refinement:
+                # Both layers' at once: what is made of an update is made of one layer's.
+                return None
             size = num_weights(client.shape, request.ticket.stage)
             weights = client.weights.of_request(request, size)
             if weights is None:
@@ -253,6 +256,9 @@ class Watch:
         if client.shape.basis_of_sums and not client.shape.chooses_basis:
             crossed = client.crossing.crossed(0, request.ticket.weights_digest)
             rows = summed_rows(client.shape, crossed)
+            if client.shape.far_types:
+                far = client.crossing.crossed(client.shape.far_stage, request.ticket.weights_digest)
+                rows = with_far_sums(client.shape, rows, far)
         else:
             rows = client.crossing.features()
         self.first_sums[index] = FirstSums(

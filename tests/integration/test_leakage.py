@@ -516,6 +516,8 @@ OTHER_LABELS: dict[str, Any] = {
             marks=pytest.mark.slow,
         ),
         ({"model": "rel-sage"}, "lrmusea"),
+        ({"model": "rel-sage", "unlabelled_types": "refined"}, "lmusea"),
+        ({"model": "rel-sage", "profile": "lean", "basis_rows": "far"}, "lfmusea"),
     ],
 )
 def test_what_is_played_on_each_kind_of_training_and_why_not_the_rest(
