@@ -34,6 +34,7 @@ def _dated() -> dict[str, Any]:
 GRAPHS: dict[str, dict[str, Any]] = {
     "typed": BANK,
     "typed taught": {**BANK, "unlabelled_types": "refined"},
+    "typed far": {**BANK, "basis_rows": "far"},
     "typed attention": {**BANK, "model": "rel-gat"},
     "typed bases": {**BANK, "model": "rel-gcn", "num_bases": 2},
     "columns": {"graph": _bare(), "split": "random:0.4/0.3/0.3"},
