@@ -251,7 +251,7 @@ class Watch:
         if request.weights is not None or index in self.first_sums:
             return
         # Of both kinds of rows, where one is chosen, own ones come first; then come squares.
-        count = (len(request.rows.split()) or 1) + client.shape.evens_columns
+        count = (len(request.rows.split()) or 1) + client.shape.reads_all_far
         coded = parted(answer.sums, count)[0]
         if client.shape.basis_of_sums and not client.shape.chooses_basis:
             crossed = client.crossing.crossed(0, request.ticket.weights_digest)

@@ -234,8 +234,8 @@ class _Messages:
             return
         both = probe_blocks(shape)
         kinds = len(KINDS) if both else 1
-        mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds + shape.evens_columns)
-        if shape.evens_columns and not self._masked and self._config.basis_bits < 32:
+        mean = self._sums(1, down=Record(), masked_bits=64, kinds=kinds + shape.reads_all_far)
+        if shape.reads_all_far and not self._masked and self._config.basis_bits < 32:
             # Squares take two bytes each.
             (one,) = self._sums(1, down=Record()).up
             squares = _LENGTH_BYTES + _MEAN_BYTES * shape.features
@@ -433,7 +433,7 @@ class _Messages:
         """Return means, and so many directions, of bases of some kinds."""
         features, bits = self._shape.features, self._config.basis_bits
         # Of a block, while it is made; a byte each, or a value.
-        scales = int(self._shape.evens_columns and not is_whole)
+        scales = int(self._shape.reads_all_far and not is_whole)
         if bits == 32:
             return self._coded(features * (1 + columns + scales), bits).times(kinds)
         directions = self._coded(features * columns, bits).coded_bytes if columns else 0

@@ -255,14 +255,6 @@ class ModelShape:
         return -(-self.inputs // self.classes) if self.features_before_basis else 0
 
     @property
-    def evens_columns(self) -> bool:
-        """Whether the columns of what a basis is of are evened (:mod:`.basis`).
-
-        Not where sums have noise: their squares would take some of it.
-        """
-        return self.reads_all_far and not self.clips_products
-
-    @property
     def coordinates_cross(self) -> bool:
         """Whether what crosses before the first stage are coordinates, and not features."""
         return self.basis_blocks > 0 and not self.basis_of_sums

@@ -198,7 +198,7 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
     both = probe_blocks(shape)
     up = features * (1 + bool(both) + classes * (blocks + both))
     down = features * (blocks + both + classes * (blocks - 1 + max(0, both - 1)))
-    if shape.evens_columns:
+    if shape.reads_all_far:
         # Sums of squares, and scales with each block.
         up, down = up + features, down + features * blocks
     if shape.tells_classes:
@@ -554,7 +554,7 @@ def _masked_basis(shape: ModelShape, size: MaskedSize) -> Iterator[tuple[Beside,
     if shape.clips_products:
         ring = Ring(NOISED_SUM_BITS)
     else:
-        first = features * (kinds + shape.evens_columns)
+        first = features * (kinds + shape.reads_all_far)
         yield nodes + Beside(wide=2 * kinds), _WIDE_BYTES * first
     for block in range(blocks):
         yield nodes, ring.size((kinds if block < both else 1) * values)

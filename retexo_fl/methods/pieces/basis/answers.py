@@ -63,7 +63,7 @@ class BasisClient(GraphClient):
         known: Sequence[Basis | None] = [None] * len(kinds)
         columns = 1
         if request.weights is not None:
-            is_evened = self.shape.evens_columns
+            is_evened = self.shape.reads_all_far
             known = blocks = self._decoded(request.weights, len(kinds), is_evened)
             columns = blocks[0].directions.shape[1] or self.shape.classes
             if columns > self.shape.classes:
@@ -86,7 +86,7 @@ class BasisClient(GraphClient):
                 answer, sums=joined([form.encode_sums(of, key, block) for of, block in sums])
             )
 
-        squares = self.shape.evens_columns and request.weights is None
+        squares = self.shape.reads_all_far and request.weights is None
         size = self.shape.features * columns * len(kinds) * (1 + squares)
         return self._sealing.answered(request, found, request.weights, size, code=coded)
 
@@ -210,7 +210,7 @@ class BasisClient(GraphClient):
         for kind, block in zip(kinds, known, strict=True):
             rows = self._train_rows(kind, request.ticket)
             sums.append(np.ravel(self._sums_of(rows, block, labels)))
-            if block is None and self.shape.evens_columns:
+            if block is None and self.shape.reads_all_far:
                 sums.append(column_squares(rows))
             if block is None and self._sealing.tells_squares:
                 squares += square_sums(rows, labels, self.shape.classes)

@@ -88,7 +88,7 @@ def ask_for_basis(
         # No mean is asked for, nor subtracted.
         first = asking.nothing(shape.features)
     else:
-        first = yield from asking.sums(kinds, shape.features, evens=shape.evens_columns)
+        first = yield from asking.sums(kinds, shape.features, evens=shape.reads_all_far)
     builders = {
         kind: BasisBuilder(
             sums / (first.examples or 1), width=shape.inputs, form=form, squares=first.columns
